@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use marline_net::control_socket::{self, ControlError, SHUTTING_DOWN, ControlServer};
+use marline_net::control_socket::{self, ControlError, ControlServer, SHUTTING_DOWN};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -66,9 +66,11 @@ pub fn listen(run_dir: &Path, primary: &str, bell: Bell, stop: Arc<Notify>) -> i
         let (bell, stop) = (bell.clone(), Arc::clone(&stop));
         async move {
             match question {
-                Question::Status => {
-                    bell.status().await.map(|status| Answer::Status(Box::new(status))).ok_or_else(|| SHUTTING_DOWN.into())
-                }
+                Question::Status => bell
+                    .status()
+                    .await
+                    .map(|status| Answer::Status(Box::new(status)))
+                    .ok_or_else(|| SHUTTING_DOWN.into()),
                 Question::Stop => {
                     stop.notify_one();
                     Ok(Answer::Ending { pid: std::process::id() })
@@ -89,5 +91,5 @@ pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
 pub fn ask(run_dir: &Path, primary: &str, question: Question) -> Result<Answer, ControlError> {
-    control::query_daemon(WHO, &socket(run_dir, primary), &question)
+    control_socket::query_daemon(WHO, &socket(run_dir, primary), &question)
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use marline_core::accel::Families;
 use marline_core::link::LinkId;
-use marline_net::links::{Interface, Subnet, UnusedReason, InterfaceList, Usability};
+use marline_net::links::{Interface, InterfaceList, Subnet, UnusedReason, Usability};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
@@ -103,9 +103,10 @@ fn interface<'a>(survey: &'a InterfaceList, wanted: &Wanted) -> Result<&'a Inter
         Usability::Unused(UnusedReason::Loopback) => Err(AccelError::Wrong(format!(
             "link {name}: it is the loopback; name the interface that leads to the servers"
         ))),
-        Usability::Unused(why @ (UnusedReason::Down | UnusedReason::NoCarrier | UnusedReason::NoAddress | UnusedReason::PortOf(_))) => {
-            Err(AccelError::Link(format!("link {name}: {why}")))
-        }
+        Usability::Unused(
+            why
+            @ (UnusedReason::Down | UnusedReason::NoCarrier | UnusedReason::NoAddress | UnusedReason::PortOf(_)),
+        ) => Err(AccelError::Link(format!("link {name}: {why}"))),
         _ if interface.route_v4.is_none() && interface.route_v6.is_none() => Err(AccelError::Link(format!(
             "link {name}: it has no gateway, as no default route leads over it; add one (`ip route add default via … dev {name} \
              metric 900`)"

@@ -141,7 +141,7 @@ impl Session {
 
     fn heard(&mut self) -> String {
         let mut bytes = [0; 100];
-        self.stream.read_all(&mut bytes).map_or_else(
+        self.stream.read(&mut bytes).map_or_else(
             |error| error.kind().to_string(),
             |length| String::from_utf8_lossy(&bytes[..length]).into_owned(),
         )
@@ -462,7 +462,7 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
                 session.next = session.next.plus(bytes as u32 + skipped);
                 let mut sink = [0; 65_536];
                 if skipped == 0 {
-                    let _ = session.stream.read_all(&mut sink);
+                    let _ = session.stream.read(&mut sink);
                 }
             };
             (0..60).for_each(|_| send(1400, 0));
@@ -490,7 +490,7 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
                 for _ in 0..60 {
                     wlan.tun.send(&session.data(&[7; 1400])).unwrap();
                     session.next = session.next.plus(1400);
-                    let _ = session.stream.read_all(&mut [0; 65_536]);
+                    let _ = session.stream.read(&mut [0; 65_536]);
                 }
                 std::thread::sleep(pause);
             }
@@ -528,13 +528,13 @@ fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_rou
         }
         let wanted = ["eth0", "eth1"].map(|name| Wanted { name: name.into(), gateway: None });
         let survey = list_interfaces().unwrap();
-        let roads = roads(&list_interfaces, &wanted).unwrap();
+        let roads = roads(&survey, &wanted).unwrap();
         let mut steer = match Steer::attach(&roads[0], &roads[1], Bitrate::from_mbps(100)) {
             Err(error) => return eprintln!("skipped: {error}"),
             Ok(steer) => steer,
         };
         steer.switch(Some(roads[1].families)).unwrap();
-        let index = list_interfaces.by_name("eth1x").unwrap().index;
+        let index = survey.by_name("eth1x").unwrap().index;
         let mut far = Eye::open("eth1x", index, Sight::Heads).unwrap().unwrap();
         let primary = Raw::open(Some("eth0")).unwrap();
         for (from, to) in [("10.1.0.2:4000", SERVERS[0]), ("[fd00:1::2]:4000", SERVERS[1])] {

@@ -17,7 +17,7 @@ use marline_core::units::DataSize;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use driver::{Nginx, canned, requests, server};
+use driver::{Nginx, read_requests, serve_canned, serve_script};
 
 /// Far longer than any test takes: only a hang meets it.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -146,7 +146,7 @@ fn a_server_that_lies_gives_nothing() {
     ] {
         let text = String::from_utf8_lossy(&lie).into_owned();
         let mut carrier = FillClient::new();
-        carrier.send_fetch(fetch(1, canned(1, vec![lie]), 100, &[(0, 10)]));
+        carrier.send_fetch(fetch(1, serve_canned(1, vec![lie]), 100, &[(0, 10)]));
         assert_eq!(carrier.take_responses(1), [(FetchId(1), 0, want)], "{text}");
     }
 }
@@ -154,8 +154,8 @@ fn a_server_that_lies_gives_nothing() {
 #[test]
 fn the_request_is_the_applications_own_with_ranges_and_their_condition() {
     let (tell, told) = std::sync::mpsc::channel();
-    let address = server(move |mut stream| {
-        tell.send(requests(&mut stream, 1)).expect("somebody listens");
+    let address = serve_script(move |mut stream| {
+        tell.send(read_requests(&mut stream, 1)).expect("somebody listens");
         let _ = stream.write_all(b"HTTP/1.1 404 N\r\nContent-Length: 0\r\n\r\n");
     });
     let mut carrier = FillClient::new();
@@ -171,8 +171,8 @@ fn what_was_cancelled_is_not_answered() {
     let Some(nginx) = Nginx::start("", 10_000, None) else { return };
     let (mut carrier, etag) = (FillClient::new(), etag(&nginx));
     // A server that takes the request and says nothing.
-    let silent = server(|mut stream| {
-        requests(&mut stream, 1);
+    let silent = serve_script(|mut stream| {
+        read_requests(&mut stream, 1);
         std::thread::sleep(TIMEOUT);
     });
     carrier.send_fetch(fetch(1, silent, 10_000, &[(0, 10)]));

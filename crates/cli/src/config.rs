@@ -56,19 +56,19 @@ impl InterfaceName {
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
     /// The access technology.
-    #[serde(default, deserialize_with = "word")]
+    #[serde(default, deserialize_with = "parse_text")]
     pub kind: Option<LinkKind>,
     /// Whether each byte costs money.
     #[serde(default)]
     pub metered: Option<bool>,
     /// How many bytes one run may use.
-    #[serde(default, deserialize_with = "word")]
+    #[serde(default, deserialize_with = "parse_text")]
     pub budget: Option<DataSize>,
     /// The most it may carry a second.
-    #[serde(default, deserialize_with = "rate")]
+    #[serde(default, rename = "limit", deserialize_with = "parse_rate")]
     pub rate_limit: Option<Bitrate>,
     /// What 10^9 bytes cost, in whatever currency, as long as it is one.
-    #[serde(default, rename = "price-per-gb", deserialize_with = "word")]
+    #[serde(default, rename = "price-per-gb", deserialize_with = "parse_text")]
     pub price: Option<Price>,
 }
 
@@ -242,13 +242,24 @@ mod tests {
             .collect();
         let file = parse(&all).unwrap();
         assert!(file.metered.is_some() && file.energy_model.is_some());
-        let PathsConfig { goal: profile, policy, links, optional_links: later, kernel_pm, transparent, run_dir, .. } = &file.paths;
+        let PathsConfig {
+            goal: profile,
+            policy,
+            links,
+            optional_links: later,
+            kernel_pm,
+            transparent,
+            run_dir,
+            ..
+        } = &file.paths;
         let PathsConfig { bypass_vpn, cgroup, ports: port, .. } = &file.paths;
         assert!(*bypass_vpn && cgroup.is_some() && port.len() == 2);
         assert!(profile.is_some() && policy.is_some() && links.len() == 2 && later.len() == 1 && run_dir.is_some());
         assert!(*kernel_pm && *transparent);
         let link = &file.links[&InterfaceName("wwan0".into())];
-        assert!(link.kind.is_some() && link.metered.is_some() && link.budget.is_some() && link.rate_limit.is_some());
+        assert!(
+            link.kind.is_some() && link.metered.is_some() && link.budget.is_some() && link.rate_limit.is_some()
+        );
         assert_eq!(file.prices(), [("wwan0".to_owned(), 4_500_000)]);
     }
 

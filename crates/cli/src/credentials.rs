@@ -141,7 +141,7 @@ impl Member {
                 role_with_article(role)
             )));
         }
-        Ok(Self { files, renewable: kept: renewable, credentials: own: credentials, identity })
+        Ok(Self { files, renewable, credentials, identity })
     }
 
     /// For asking the fleet's service as this member, over the link that reaches it.
@@ -187,8 +187,10 @@ mod tests {
     #[test]
     fn what_is_not_named_stands_beside_the_certificate() {
         let files = |key: Option<&str>, authority: Option<&str>| {
-            let certificate_args = CertificateArgs { certificate: Some("a/cam-7.pem".into()), key: key.map(Into::into) };
-            let MemberFiles { certificate, key, authority } = certificate_args.files(authority.map(Into::into)).unwrap();
+            let certificate_args =
+                CertificateArgs { certificate: Some("a/cam-7.pem".into()), key: key.map(Into::into) };
+            let MemberFiles { certificate, key, authority } =
+                certificate_args.files(authority.map(Into::into)).unwrap();
             [certificate, key, authority].map(|path| path.display().to_string())
         };
         assert_eq!(files(None, None), ["a/cam-7.pem", "a/cam-7.key", "a/ca.pem"]);

@@ -94,7 +94,14 @@ pub(crate) struct LogReader<R> {
 
 impl<R: BufRead> LogReader<R> {
     pub(crate) fn new(from: R) -> Self {
-        Self { source: from, buffer: Vec::new(), line_number: 0, has_started: false, kind: None, truncated_at: None }
+        Self {
+            source: from,
+            buffer: Vec::new(),
+            line_number: 0,
+            has_started: false,
+            kind: None,
+            truncated_at: None,
+        }
     }
 
     /// The next record; none: the log is over. Trouble comes with its line, counted from 1.
@@ -122,7 +129,9 @@ impl<R: BufRead> LogReader<R> {
             Err(error) => return Err((line_number, parse_error(&error, line_number))),
         };
         match (self.has_started, matches!(record, Record::Start { .. })) {
-            (false, false) => Err((line_number, "the log does not begin with its version and configuration".into())),
+            (false, false) => {
+                Err((line_number, "the log does not begin with its version and configuration".into()))
+            }
             (true, true) => Err((line_number, "a second beginning in one log".into())),
             _ => {
                 self.has_started = true;

@@ -15,24 +15,24 @@
 mod accel;
 mod args;
 mod config;
-mod privileges;
+#[cfg(feature = "fleet")]
+mod credentials;
+mod decision_log;
 #[cfg(feature = "fleet")]
 mod edge;
 mod energy;
-mod get;
 #[cfg(feature = "fleet")]
 mod fleet;
-mod reload_signal;
+mod get;
 mod links;
-mod decision_log;
-#[cfg(feature = "fleet")]
-mod credentials;
 mod output;
 mod paths;
+mod privileges;
 mod progress;
 mod proxy;
 #[cfg(feature = "fleet")]
 mod relay;
+mod reload_signal;
 mod replay;
 mod run;
 mod secret;

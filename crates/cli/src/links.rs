@@ -8,13 +8,15 @@
 use std::path::Path;
 
 use marline_core::link::LinkProfile;
-use marline_net::links::{LinkSelection, Interface, LinksError, MeteredHints, InterfaceList, Usability, choose_links, list_interfaces};
+use marline_net::links::{
+    Interface, InterfaceList, LinkSelection, LinksError, MeteredHints, Usability, choose_links, list_interfaces,
+};
 use marline_net::printable::printable;
 use serde::Serialize;
 
 use crate::args::LinksArgs;
 use crate::output::print_result;
-use crate::{ConfigFile, CliError};
+use crate::{CliError, ConfigFile};
 
 /// One interface, as shown. Serialises to one element of `--json` (see `docs/json.md`).
 #[derive(Serialize)]
@@ -37,13 +39,13 @@ pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), CliErro
     let file = ConfigFile::read(config)?;
     let survey = list_interfaces().map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
     let choice = LinkSelection::Auto { bypass_vpn: args.bypass_vpn, configured: file.described_links() };
-    let (selected, vpn) = match choose_links(&list_interfaces, &choice, &MeteredHints::query(&list_interfaces)) {
+    let (selected, vpn) = match choose_links(&survey, &choice, &MeteredHints::query(&survey)) {
         Ok(selection) => (selection.links, selection.vpn_note),
         // That there is none is what the table then shows.
         Err(LinksError::NoLink { .. }) => (Vec::new(), None),
         Err(error) => return Err(CliError::new(CliError::NETWORK, error.to_string())),
     };
-    let rows = rows(&list_interfaces, &selected);
+    let rows = rows(&survey, &selected);
     if args.json {
         let text = serde_json::to_string_pretty(&rows)
             .map_err(|error| CliError::failed(format!("the links cannot be written as JSON: {error}")))?;
@@ -63,14 +65,18 @@ fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<Li
     let mut rows = Vec::new();
     for (interface, profile) in selected {
         rows.push(LinkRow {
-            reason: if profile.metered { "metered: only when all others have failed".into() } else { String::new() },
+            reason: if profile.metered {
+                "metered: only when all others have failed".into()
+            } else {
+                String::new()
+            },
             interface: interface.clone(),
             used: true,
             budget_bytes: profile.budget.map(|budget| budget.bytes()),
             rate_limit_mbps: profile.rate_limit.map(|limit| limit.as_mbps_f64()),
         });
     }
-    for interface in &list_interfaces.interfaces {
+    for interface in &survey.interfaces {
         if selected.iter().any(|(selected_interface, _)| selected_interface.index == interface.index) {
             continue;
         }
@@ -78,7 +84,13 @@ fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<Li
             Usability::Usable => "it is the VPN that is bypassed".into(),
             Usability::Unused(reason) => reason.to_string(),
         };
-        rows.push(LinkRow { interface: interface.clone(), used: false, reason: why: reason, budget_bytes: None, rate_limit_mbps: None });
+        rows.push(LinkRow {
+            interface: interface.clone(),
+            used: false,
+            reason,
+            budget_bytes: None,
+            rate_limit_mbps: None,
+        });
     }
     rows
 }
@@ -99,7 +111,13 @@ fn table(rows: &[LinkRow]) -> String {
             (true, reason) => format!("yes, {reason}"),
             (false, reason) => format!("no: {reason}"),
         };
-        cells.push([printable(&interface.name).into_owned(), interface.kind.name().into(), is_metered.into(), address, usage]);
+        cells.push([
+            printable(&interface.name).into_owned(),
+            interface.kind.name().into(),
+            is_metered.into(),
+            address,
+            usage,
+        ]);
     }
     let column_width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths = [column_width(0), column_width(1), column_width(2), column_width(3)];
@@ -115,7 +133,7 @@ fn table(rows: &[LinkRow]) -> String {
 mod tests {
     use super::*;
     use marline_core::link::LinkKind;
-    use marline_net::links::{MeteredStatus, MeteredSource, UnusedReason};
+    use marline_net::links::{MeteredSource, MeteredStatus, UnusedReason};
 
     fn interface(name: &str, index: u32, verdict: Usability) -> Interface {
         Interface {
@@ -144,7 +162,7 @@ mod tests {
             interfaces: vec![interface("docker0", 2, Usability::Unused(UnusedReason::Bridge)), modem.clone()],
             vpn: None,
         };
-        rows(&list_interfaces, &[(modem, profile)])
+        rows(&survey, &[(modem, profile)])
     }
 
     #[test]

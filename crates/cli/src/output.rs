@@ -1,6 +1,6 @@
 //! Standard output and standard error of this program; see [`marline_terminal::output`].
 
-pub(crate) use marline_terminal::output::{print_result, eprint_result, sanitize};
+pub(crate) use marline_terminal::output::{eprint_result, print_result, sanitize};
 
 use crate::NAME;
 

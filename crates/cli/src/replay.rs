@@ -21,7 +21,7 @@ use marline_core::units::Instant;
 
 use crate::CliError;
 use crate::args::ReplayArgs;
-use crate::decision_log::{self, MachineConfig, MachineInput, LogRecord, LogReader, MachineOutput};
+use crate::decision_log::{self, LogReader, LogRecord, MachineConfig, MachineInput, MachineOutput};
 
 /// How a replay went.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ struct ReplayResult {
 /// Replays the file and says how it went.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let name = args.file.display();
-    let comparison = replay(log::open(&args.file)?);
+    let comparison = replay(decision_log::open(&args.file)?);
     let comparison = comparison.map_err(|(line, problem)| CliError::failed(format!("{name}:{line}: {problem}")))?;
     let mut text = format!("equal: {} decisions from {} records", comparison.outputs, comparison.records);
     if comparison.version != env!("CARGO_PKG_VERSION") {
@@ -207,7 +207,8 @@ mod tests {
             Model::new("none", std::collections::BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
         let config = paths::Config::new(model, Vec::new());
         let opened = paths::Input::Opened { conn: paths::ConnId(7), adopted: false, deny_join_id0: false };
-        let equal = replay_lines(&log_with(MachineConfig::Paths(Box::new(config)), MachineInput::Paths(opened))).unwrap();
+        let equal =
+            replay_lines(&log_with(MachineConfig::Paths(Box::new(config)), MachineInput::Paths(opened))).unwrap();
         assert!(equal.records > 2);
     }
 
@@ -215,7 +216,8 @@ mod tests {
     fn a_log_of_the_accelerator_replays_equal_too() {
         let config = accel::Config::new(LinkId(0), None);
         let outgoing = accel::Input::Leaving(accel::Bytes(vec![0x45, 0, 0, 1]));
-        let equal = replay_lines(&log_with(MachineConfig::Accel(Box::new(config)), MachineInput::Accel(outgoing))).unwrap();
+        let equal =
+            replay_lines(&log_with(MachineConfig::Accel(Box::new(config)), MachineInput::Accel(outgoing))).unwrap();
         assert!(equal.outputs > 0, "what is not understood leaves as it came");
     }
 
@@ -226,8 +228,8 @@ mod tests {
         for row in results.lines().skip(1) {
             let columns: Vec<&str> = row.split_whitespace().collect();
             let file = dir.join(columns[0]).with_extension("ndjson");
-            let equal =
-                replay(log::open(&file).unwrap()).unwrap_or_else(|(line, what)| panic!("{row}: {line}: {what}"));
+            let equal = replay(decision_log::open(&file).unwrap())
+                .unwrap_or_else(|(line, what)| panic!("{row}: {line}: {what}"));
             assert_eq!([equal.records.to_string(), equal.outputs.to_string()], columns[1..3], "{row}");
         }
         assert_eq!(results.lines().count(), 6, "a heading and five logs");

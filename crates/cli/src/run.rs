@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use clap::Args;
-use marline_paths::run::{self, CongestionControl, RunOptions, RunError, StartOutcome};
+use marline_paths::run::{self, CongestionControl, RunError, RunOptions, StartOutcome};
 
 use crate::CliError;
 
@@ -48,7 +48,9 @@ pub(crate) fn run(args: RunArgs) -> Result<(), CliError> {
     };
     match run::start(&RunOptions { congestion: args.congestion.clone() }) {
         Ok(StartOutcome::AlreadyActive) if args.congestion.is_some() => {
-            return Err(CliError::failed("--cc: the outer `marline run` decides about these sockets; say it there"));
+            return Err(CliError::failed(
+                "--cc: the outer `marline run` decides about these sockets; say it there",
+            ));
         }
         Ok(started) => tracing::debug!(?started, program = %program.display(), "run"),
         Err(error) => return Err(start_error(&error)),

@@ -185,13 +185,13 @@ fn a_list_tells_how_each_certificate_stands() {
     let serial = home.list()[0].1.clone();
     assert_eq!(home.done(&["revoke", "--serial", &serial]), format!("{serial} marline://operator/ann\n"));
     let states: Vec<String> = home.list().into_iter().map(|(_, _, state)| state).collect();
-    assert_eq!(states, ["revoked", "ok", "ok"]);
+    assert_eq!(states, ["revoked", "valid", "valid"]);
     assert_eq!(home.done(&["revoke", "ann", "--role", "operator"]).lines().count(), 2);
     let table = home.done(&["list"]);
     let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[0], ["identity", "serial", "valid", "until", "state"]);
     assert_eq!((lines[1][0], lines[1][1], lines[1][3]), ("marline://operator/ann", &serial[..], "revoked"));
-    assert_eq!((lines[3][0], lines[3][3]), ("marline://operator/bob", "ok"));
+    assert_eq!((lines[3][0], lines[3][3]), ("marline://operator/bob", "valid"));
 }
 
 #[test]

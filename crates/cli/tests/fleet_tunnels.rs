@@ -150,7 +150,7 @@ fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
     let kept: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("kept/edge.json")).unwrap()).unwrap();
     let place = relay.address.to_string();
-    assert_eq!(kept["known"]["addresses"][&place], serde_json::json!([place]), "{kept}");
+    assert_eq!(kept["state"]["addresses"][&place], serde_json::json!([place]), "{kept}");
     assert_eq!(tunnel(Running::start(dir.path(), &words).address, server).0, STANDS);
 }
 

@@ -20,7 +20,7 @@ fn get(response: Vec<u8>, words: &[&str], log: Option<&str>) -> Output {
         for mut socket in listener.incoming().flatten() {
             let response = response.clone();
             std::thread::spawn(move || {
-                let _ = socket.read_all(&mut [0; 4096]);
+                let _ = socket.read(&mut [0; 4096]);
                 let _ = socket.write_all(&response);
                 let _ = socket.shutdown(std::net::Shutdown::Write);
                 let _ = socket.read_to_end(&mut Vec::new());

@@ -9,9 +9,9 @@ use std::net::IpAddr;
 
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_net::dns::{ResolveError, Resolver};
-use marline_net::http::{ProxyRules, Proxy, ProxyResponseTimer, Tunnel, resolver_host, is_loopback_url};
-use marline_net::links::Interface;
 use marline_net::egress::EgressPolicy;
+use marline_net::http::{Proxy, ProxyResponseTimer, ProxyRules, Tunnel, is_loopback_url, resolver_host};
+use marline_net::links::Interface;
 use url::{Host, Url};
 
 use super::connections::DNS_TIMEOUT;
@@ -61,7 +61,11 @@ impl ConnectOptions {
     ///
     /// # Errors
     /// There are some, but none of the version that the user wants.
-    pub(super) fn filter_addresses(&self, host: &str, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, ConnError> {
+    pub(super) fn filter_addresses(
+        &self,
+        host: &str,
+        mut addresses: Vec<IpAddr>,
+    ) -> Result<Vec<IpAddr>, ConnError> {
         let Some(version) = self.ip_version else { return Ok(addresses) };
         addresses.retain(|address| version.matches(*address));
         if addresses.is_empty() {
@@ -92,9 +96,9 @@ pub(super) async fn tunnel_to(
     let host = resolver_host(url);
     let port = url.port_or_known_default().unwrap_or(80);
     let check = |address: IpAddr| {
-        egress
-            .check((address, port).into())
-            .map_err(|why| TunnelTargetError::Forbidden(ConnError { kind: ConnErrorKind::Forbidden, text: why.describe(&host) }))
+        egress.check((address, port).into()).map_err(|why| {
+            TunnelTargetError::Forbidden(ConnError { kind: ConnErrorKind::Forbidden, text: why.describe(&host) })
+        })
     };
     let target = match url.host() {
         Some(Host::Ipv4(address)) => check(address.into()).map(|()| host.clone())?,
@@ -112,7 +116,12 @@ pub(super) async fn tunnel_to(
             }
         }
     };
-    Ok((!proxy.uses_absolute_form(url)).then(|| Tunnel { proxy: proxy.clone(), host: target, port, response_timer: silence: response_timer }))
+    Ok((!proxy.uses_absolute_form(url)).then(|| Tunnel {
+        proxy: proxy.clone(),
+        host: target,
+        port,
+        response_timer,
+    }))
 }
 
 #[cfg(test)]
@@ -131,12 +140,11 @@ mod tests {
         let url: Url = url.parse().unwrap();
         let proxy = proxy(proxies).proxy_for(&url).unwrap();
         let resolver = Resolver::new();
-        let tunnel =
-            runtime.block_on(tunnel_to(&proxy, &url, right, &resolver, None, ProxyResponseTimer::default())).map_err(|why| {
-                match why {
-                    TunnelTargetError::Dns(why) => why.message,
-                    TunnelTargetError::Forbidden(trouble) => trouble.text,
-                }
+        let tunnel = runtime
+            .block_on(tunnel_to(&proxy, &url, right, &resolver, None, ProxyResponseTimer::default()))
+            .map_err(|why| match why {
+                TunnelTargetError::Dns(why) => why.message,
+                TunnelTargetError::Forbidden(trouble) => trouble.text,
             })?;
         Ok(tunnel.map(|tunnel| (tunnel.host, tunnel.port)))
     }
@@ -176,7 +184,11 @@ mod tests {
     #[test]
     fn only_addresses_of_the_wanted_version_are_used() {
         let all: Vec<IpAddr> = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse().unwrap()).to_vec();
-        let of = |version| ConnectOptions { ip_version: version, ..ConnectOptions::default() }.filter_addresses("h", all.clone()).unwrap();
+        let of = |version| {
+            ConnectOptions { ip_version: version, ..ConnectOptions::default() }
+                .filter_addresses("h", all.clone())
+                .unwrap()
+        };
         assert_eq!(of(None), all);
         assert_eq!(of(Some(IpVersion::V4)), all[..1]);
         assert_eq!(of(Some(IpVersion::V6)), all[1..]);

@@ -20,15 +20,18 @@ use marline_core::fetch::{ConnError, ConnErrorKind, ConnId, PathSample, Protocol
 use marline_core::link::LinkId;
 use marline_core::units::DataSize;
 use marline_net::dns::{Resolution, ResolveError, Resolver};
-use marline_net::http::{Connection, DialRequest, Event, GetRequest, Proxy, ProxyResponseTimer, Sink, TlsContext, Http2Windows, resolver_host};
-use marline_net::links::Interface;
 use marline_net::egress::EgressPolicy;
+use marline_net::http::{
+    Connection, DialRequest, Event, GetRequest, Http2Windows, Proxy, ProxyResponseTimer, Sink, TlsContext,
+    resolver_host,
+};
+use marline_net::links::Interface;
 use marline_sys::mptcp::Spoken;
 use url::Url;
 
-use super::connect_options::{self, TunnelTargetError, ConnectOptions};
-use super::traffic::Traffic;
+use super::connect_options::{self, ConnectOptions, TunnelTargetError};
 use super::idle_pool::{IdlePool, PoolKey};
+use super::traffic::Traffic;
 
 /// See the [module](self).
 pub(super) struct ConnTable {
@@ -123,7 +126,11 @@ impl ConnTable {
     }
 
     /// None yet; names, idle connections and the count of what is sent are shared with other runs.
-    pub(super) fn with_shared(trust: TlsContext, resolver: Rc<Resolver>, shared: Option<(IdlePool, Rc<Traffic>)>) -> Self {
+    pub(super) fn with_shared(
+        trust: TlsContext,
+        resolver: Rc<Resolver>,
+        shared: Option<(IdlePool, Rc<Traffic>)>,
+    ) -> Self {
         let (idle_pool, traffic) = shared.unzip();
         Self {
             conns: BTreeMap::new(),
@@ -131,7 +138,7 @@ impl ConnTable {
             dns_cache: BTreeMap::new(),
             resolver,
             trust,
-            idle_pool: warm: idle_pool,
+            idle_pool,
             traffic,
             mptcp: false,
             connect_options: ConnectOptions::default(),
@@ -157,7 +164,8 @@ impl ConnTable {
             idle_pool.on_active(&interface.name);
         }
         // A run's further connections are opened anew: what stands is for whoever would have to wait.
-        let is_first = !self.conns.values().any(|entry| PoolKey::for_url(&entry.url, entry.interface.as_ref()) == key);
+        let is_first =
+            !self.conns.values().any(|entry| PoolKey::for_url(&entry.url, entry.interface.as_ref()) == key);
         // One of the pool may lead to another address.
         let pool = self.idle_pool.as_ref().filter(|_| at.is_none() && is_first);
         let reused = pool.and_then(|reused| reused.reuse(&key, egress));
@@ -173,7 +181,18 @@ impl ConnTable {
                 ConnState::Dialing(is_resolved, Box::pin(dialing))
             }
         };
-        let entry = ConnEntry { link, url_id: origin: url_id, dns_name: host, url, fixed_addr: at, interface: bound_interface, egress: right: egress, proxy, is_closed: false, state };
+        let entry = ConnEntry {
+            link,
+            url_id,
+            dns_name: host,
+            url,
+            fixed_addr: at,
+            interface: bound_interface,
+            egress,
+            proxy,
+            is_closed: false,
+            state,
+        };
         self.conns.insert(conn, entry);
     }
 
@@ -197,7 +216,8 @@ impl ConnTable {
         let (resolver, mptcp, url) = (Rc::clone(&self.resolver), self.mptcp, url.clone());
         let response_timer = self.proxy_timers.entry(link).or_default().clone();
         let used_proxy = proxy.clone();
-        let sent = self.traffic.as_ref().zip(interface.as_ref()).map(|(traffic, bound)| traffic.sent_counter(&bound.name));
+        let sent =
+            self.traffic.as_ref().zip(interface.as_ref()).map(|(traffic, bound)| traffic.sent_counter(&bound.name));
         let dialing = async move {
             let tls = match tls {
                 Ok(tls) => tls,
@@ -206,11 +226,20 @@ impl ConnTable {
             let tunnel = match &proxy {
                 None => None,
                 Some(proxy) => {
-                    match connect_options::tunnel_to(proxy, &url, egress, &resolver, interface.as_ref(), response_timer).await {
+                    match connect_options::tunnel_to(
+                        proxy,
+                        &url,
+                        egress,
+                        &resolver,
+                        interface.as_ref(),
+                        response_timer,
+                    )
+                    .await
+                    {
                         Ok(tunnel) => tunnel,
                         Err(TunnelTargetError::Dns(why)) => return (None, Err(DialError::dns(why))),
                         Err(TunnelTargetError::Forbidden(error)) => {
-                            return (None, Err(DialError { error: trouble: error, is_name_denied: false }));
+                            return (None, Err(DialError { error, is_name_denied: false }));
                         }
                     }
                 }
@@ -218,7 +247,7 @@ impl ConnTable {
             // The user has named the proxy.
             let egress = if proxy.is_some() { EgressPolicy::user() } else { egress };
             if let Err(error) = egress.check_host(&name, port) {
-                return (None, Err(DialError { error: trouble: error, is_name_denied: false }));
+                return (None, Err(DialError { error, is_name_denied: false }));
             }
             let (resolution, is_new) = match cached {
                 _ if at.is_some() => (None, false),
@@ -232,7 +261,9 @@ impl ConnTable {
             let resolved = resolution.iter().flat_map(|resolution| &resolution.addresses);
             let addresses = match route.filter_addresses(&name, at.iter().chain(resolved).copied().collect()) {
                 Ok(addresses) => addresses,
-                Err(error) => return (resolution.filter(|_| is_new), Err(DialError { error: trouble: error, is_name_denied: false })),
+                Err(error) => {
+                    return (resolution.filter(|_| is_new), Err(DialError { error, is_name_denied: false }));
+                }
             };
             let dial = DialRequest {
                 device: interface.map(|interface| interface.name),
@@ -242,12 +273,12 @@ impl ConnTable {
                 tls,
                 timeout: DIAL_TIMEOUT,
                 http2_windows: Http2Windows::default(),
-                egress: right: egress,
+                egress,
                 tunnel,
                 sent_bytes: sent,
             };
             let dialed = Connection::dial(dial).await;
-            (resolution.filter(|_| is_new), dialed.map_err(|error| DialError { error: trouble: error, is_name_denied: false }))
+            (resolution.filter(|_| is_new), dialed.map_err(|error| DialError { error, is_name_denied: false }))
         };
         async move {
             let (resolution, dialed) = dialing.await;
@@ -295,23 +326,31 @@ impl ConnTable {
             ConnState::Open(connection) => {
                 let limit = limit(entry.link).min(DataSize::from_bytes(READ_BUFFER_LEN as u64));
                 let mut polled = connection.poll_event(cx, &mut self.read_buffer, sink, limit);
-                if let Poll::Ready(Event::Aborted { error: trouble: error, .. }) = &mut polled
+                if let Poll::Ready(Event::Aborted { error, .. }) = &mut polled
                     && error.kind == ConnErrorKind::StreamRefused
-                    && self
-                        .trust
-                        .on_stream_refused(&resolver_host(&entry.url), entry.url.port_or_known_default().unwrap_or(443))
+                    && self.trust.on_stream_refused(
+                        &resolver_host(&entry.url),
+                        entry.url.port_or_known_default().unwrap_or(443),
+                    )
                 {
                     error.kind = ConnErrorKind::Http1Required;
                 }
                 if matches!(polled, Poll::Ready(Event::Head { .. })) && connection.protocol() == Protocol::Http2 {
-                    self.trust.on_stream_served(&resolver_host(&entry.url), entry.url.port_or_known_default().unwrap_or(443));
+                    self.trust.on_stream_served(
+                        &resolver_host(&entry.url),
+                        entry.url.port_or_known_default().unwrap_or(443),
+                    );
                 }
                 entry.is_closed |= matches!(polled, Poll::Ready(Event::Closed { .. }));
-                if let Poll::Ready(Event::Aborted { error: trouble, .. } | Event::Closed { error: trouble }) = &polled
+                if let Poll::Ready(Event::Aborted { error: trouble, .. } | Event::Closed { error: trouble }) =
+                    &polled
                     && trouble.kind == ConnErrorKind::Http1Required
                 {
                     entry.is_closed = true;
-                    self.trust.use_http1_for(&resolver_host(&entry.url), entry.url.port_or_known_default().unwrap_or(443));
+                    self.trust.use_http1_for(
+                        &resolver_host(&entry.url),
+                        entry.url.port_or_known_default().unwrap_or(443),
+                    );
                     if let Some(idle_pool) = &self.idle_pool {
                         idle_pool.remove(&PoolKey::for_url(&entry.url, entry.interface.as_ref()));
                     }
@@ -329,7 +368,7 @@ impl ConnTable {
                         let (protocol, handshake) = (connection.protocol(), connection.handshake());
                         let (peer, mptcp_status) = (connection.peer_addr().ip(), connection.mptcp_status());
                         entry.state = ConnState::Open(Box::new(connection));
-                        SocketEvent::Open { protocol, handshake, peer, mptcp_status: spoken: mptcp_status }
+                        SocketEvent::Open { protocol, handshake, peer, mptcp_status }
                     }
                     Err(dial_error) => {
                         self.dns_cache.remove(&name);
@@ -382,7 +421,8 @@ impl ConnTable {
     /// Drops a connection; gives the requests that were on it.
     pub(super) fn close(&mut self, conn: ConnId) -> Vec<ReqId> {
         let entry = self.conns.remove(&conn);
-        let open_requests: Vec<ReqId> = self.requests.iter().filter(|(_, conn_id)| **conn_id == conn).map(|(req, _)| *req).collect();
+        let open_requests: Vec<ReqId> =
+            self.requests.iter().filter(|(_, conn_id)| **conn_id == conn).map(|(req, _)| *req).collect();
         for req in &open_requests {
             self.requests.remove(req);
         }
@@ -394,7 +434,9 @@ impl ConnTable {
 
     /// A connection on which nothing is awaited goes to the pool, if there is one.
     fn return_to_pool(&self, entry: ConnEntry) {
-        if let (Some(idle_pool), ConnState::Open(connection), false) = (&self.idle_pool, entry.state, entry.is_closed) {
+        if let (Some(idle_pool), ConnState::Open(connection), false) =
+            (&self.idle_pool, entry.state, entry.is_closed)
+        {
             idle_pool.insert(PoolKey::for_url(&entry.url, entry.interface.as_ref()), *connection);
         }
     }
@@ -472,7 +514,8 @@ impl ConnTable {
 
     /// Whether a connection that was asked to speak MPTCP does not.
     pub(super) fn has_fallen_back(&self) -> bool {
-        let has_fallen_back = |entry: &ConnEntry| matches!(&entry.state, ConnState::Open(c) if c.mptcp_status() == Spoken::FellBack);
+        let has_fallen_back =
+            |entry: &ConnEntry| matches!(&entry.state, ConnState::Open(c) if c.mptcp_status() == Spoken::FellBack);
         self.mptcp && self.conns.values().any(has_fallen_back)
     }
 

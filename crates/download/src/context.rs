@@ -19,17 +19,19 @@ use std::time::Duration;
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_core::link::LinkProfile;
 use marline_net::dns::Resolver;
-use marline_net::http::{Connection, DialRequest, TlsContext, TrustRootsError, Http2Windows, resolver_host, is_loopback_host};
-use marline_net::links::{Interface, LinksError, is_outside_links};
 use marline_net::egress::EgressPolicy;
+use marline_net::http::{
+    Connection, DialRequest, Http2Windows, TlsContext, TrustRootsError, is_loopback_host, resolver_host,
+};
+use marline_net::links::{Interface, LinksError, is_outside_links};
 use tokio::net::TcpStream;
 use url::Url;
 
 use super::Links;
-use super::uplinks::Uplinks;
 use super::connections::ConnTable;
-use super::traffic::Traffic;
 use super::idle_pool::{IdlePool, PoolKey};
+use super::traffic::Traffic;
+use super::uplinks::Uplinks;
 
 /// The links, names, trust and idle connections that all transfers of a program share.
 pub struct ClientContext {
@@ -61,7 +63,9 @@ impl ClientContext {
     pub fn new(selection: Links, ca_file: Option<&Path>) -> Result<(Self, Vec<String>), ClientContextError> {
         let (uplinks, lines) = match Uplinks::find(selection.clone()) {
             Ok(found) => found,
-            Err(why @ LinksError::NoLink { .. }) => (Uplinks::without_links(selection.clone()), vec![why.to_string()]),
+            Err(why @ LinksError::NoLink { .. }) => {
+                (Uplinks::without_links(selection.clone()), vec![why.to_string()])
+            }
             Err(why) => return Err(why.into()),
         };
         let mut trust = TlsContext::new(ca_file);
@@ -70,7 +74,7 @@ impl ClientContext {
             trust.config()?;
         }
         let context = Self {
-            selection: choice: selection,
+            selection,
             uplinks: RefCell::new(uplinks),
             resolver: Rc::new(Resolver::new()),
             trust: RefCell::new(trust),
@@ -84,7 +88,7 @@ impl ClientContext {
     /// Of links that are known already.
     pub(super) fn from_uplinks(selection: Links, uplinks: Uplinks, trust: TlsContext) -> Self {
         Self {
-            selection: choice: selection,
+            selection,
             uplinks: RefCell::new(uplinks),
             resolver: Rc::new(Resolver::new()),
             trust: RefCell::new(trust),
@@ -96,7 +100,11 @@ impl ClientContext {
 
     /// Connections for a transfer, which share names and idle connections with the others.
     pub(super) fn connections(&self, trust: TlsContext) -> ConnTable {
-        ConnTable::with_shared(trust, Rc::clone(&self.resolver), Some((self.idle_pool.clone(), Rc::clone(&self.traffic))))
+        ConnTable::with_shared(
+            trust,
+            Rc::clone(&self.resolver),
+            Some((self.idle_pool.clone(), Rc::clone(&self.traffic))),
+        )
     }
 
     /// Follows the links and looks after idle connections, for ever.
@@ -210,7 +218,7 @@ impl ClientContext {
             tls,
             timeout: DIAL_TIMEOUT,
             http2_windows: Http2Windows::default(),
-            egress: right: egress,
+            egress,
             tunnel: None,
             sent_bytes: interface.map(|interface| self.traffic.sent_counter(&interface.name)),
         };
@@ -250,7 +258,7 @@ impl ClientContext {
             tls: None,
             timeout: DIAL_TIMEOUT,
             http2_windows: Http2Windows::default(),
-            egress: right: egress,
+            egress,
             tunnel: None,
             sent_bytes: None,
         };

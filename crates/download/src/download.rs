@@ -14,17 +14,19 @@ use marline_core::units::{DataSize, Instant};
 use marline_net::battery::BatteryMeter;
 
 use super::DownloadEnergy;
-use super::batch::{DownloadControl, NAME_TIMEOUT, BatchContext, ObserverBuffer, JobLinkReport, JobReport, StopReason};
-use super::request::{FileRequest, DownloadError, Target, DownloadObserver};
+use super::batch::{
+    BatchContext, DownloadControl, JobLinkReport, JobReport, NAME_TIMEOUT, ObserverBuffer, StopReason,
+};
+use super::body_sink::BodySink;
+use super::digest_verifier::Verifier;
+use super::driver::DownloadDriver;
+use super::html_page;
+use super::link_stats;
 use super::log::{self, Logged};
 use super::mptcp::MptcpGate;
-use super::url_table::UrlTable;
-use super::html_page;
-use super::body_sink::BodySink;
-use super::driver::DownloadDriver;
 use super::report::{LinkReport, Report, SCHEMA};
-use super::link_stats;
-use super::digest_verifier::Verifier;
+use super::request::{DownloadError, DownloadObserver, FileRequest, Target};
+use super::url_table::UrlTable;
 use crate::store::{self, CompletedFile, Store};
 
 /// Downloads one file: the `id`th of its batch, which begins at `place` (none: standard output).
@@ -48,7 +50,8 @@ pub(super) async fn download(
         return Err(DownloadError::DecisionLogIsTarget { path: path.to_owned() });
     }
     let earlier = shared.find_completed(&file, target_path.as_deref());
-    let is_proven = |record: &&CompletedFile| file.digests.full_file.as_ref().is_some_and(|digest| record.has_digest(digest));
+    let is_proven =
+        |record: &&CompletedFile| file.digests.full_file.as_ref().is_some_and(|digest| record.has_digest(digest));
     if let Some(record) = earlier.as_ref().filter(is_proven) {
         shared.file_names.borrow_mut().settle(id);
         observer.on_message(UNCHANGED_MESSAGE);
@@ -78,8 +81,10 @@ pub(super) async fn download(
     let watch = shared.settings.energy.power_supply_dir.as_deref().and_then(BatteryMeter::start);
     let mut logged: Logged<Fetch> = Logged::new(config, log);
     logged.joules = shared.settings.energy.model.clone().map(DownloadEnergy::new);
-    let url_table = UrlTable::from_mirrors(&file.mirrors, &shared.settings.credentials).with_jar(Rc::clone(&shared.cookie_jar));
-    let mut driver = DownloadDriver::new(logged, BodySink::new(store), sockets, url_table, uplinks, &mut observer, started);
+    let url_table =
+        UrlTable::from_mirrors(&file.mirrors, &shared.settings.credentials).with_jar(Rc::clone(&shared.cookie_jar));
+    let mut driver =
+        DownloadDriver::new(logged, BodySink::new(store), sockets, url_table, uplinks, &mut observer, started);
     driver.limiter = shared.rate_limiter.for_download(started);
     driver.resumed_bytes = resumed;
     driver.verifier = Verifier::new(file.digests.clone());
@@ -107,7 +112,8 @@ pub(super) async fn download(
     };
     let identity = driver.identity.clone();
     let mut report =
-        finish(driver, ended, &mut member, &url, policy, seconds, earlier.as_ref().zip(target_path.as_deref())).await?;
+        finish(driver, ended, &mut member, &url, policy, seconds, earlier.as_ref().zip(target_path.as_deref()))
+            .await?;
     if let (None, Some(target_path), Some(path)) = (&earlier, &target_path, &report.path) {
         let validator = identity.and_then(|(_, validator)| validator);
         shared.add_completed((&url, target_path), Path::new(path), validator, file.digests.full_file.as_ref());
@@ -126,7 +132,11 @@ fn is_same_as_target(log: &Path, target_path: Option<&Path>) -> bool {
 }
 
 /// Opens the target and looks for an earlier run.
-fn open_target(file: &FileRequest, target_path: Option<&Path>, observer: &mut dyn DownloadObserver) -> Result<(Store, Option<Resume>), DownloadError> {
+fn open_target(
+    file: &FileRequest,
+    target_path: Option<&Path>,
+    observer: &mut dyn DownloadObserver,
+) -> Result<(Store, Option<Resume>), DownloadError> {
     let (mut store, resume) = match target_path {
         None => (Store::stdout()?, None),
         Some(path) => {
@@ -167,7 +177,12 @@ impl From<DownloadError> for EarlyEnd {
 }
 
 impl EarlyEnd {
-    fn into_error(self, url: &url::Url, shared: &BatchContext, driver: &mut DownloadDriver<'_, Fetch>) -> DownloadError {
+    fn into_error(
+        self,
+        url: &url::Url,
+        shared: &BatchContext,
+        driver: &mut DownloadDriver<'_, Fetch>,
+    ) -> DownloadError {
         match self {
             Self::Stop(StopReason::Interrupted) => DownloadError::Interrupted { kept: false },
             Self::Stop(StopReason::TimeLimit) => {
@@ -231,7 +246,11 @@ fn reject_html_page(driver: &mut DownloadDriver<'_, Fetch>, file: &FileRequest) 
         Target::File(path) | Target::ListedFile(path) => Some(path.as_path()),
         Target::Directory(_) | Target::Stdout => None,
     };
-    let Some(expected_extension) = html_page::expected_extension(url, target_name, content_type, &driver.body.prefix) else { return Ok(()) };
+    let Some(expected_extension) =
+        html_page::expected_extension(url, target_name, content_type, &driver.body.prefix)
+    else {
+        return Ok(());
+    };
     // The next run must not go on from it. What a stream's reader has taken cannot be taken back.
     if driver.body.store.window().is_none() {
         driver.body.store.restart()?;
@@ -252,10 +271,15 @@ async fn finish(
     let status = driver.logged.machine().status();
     let suggested = driver.suggested_name();
     let modified = driver.response_meta.as_ref().and_then(|(_, _, meta)| meta.last_modified.clone());
-    let DownloadDriver { logged, body: place: body, link_stats: tallies: link_stats, observer: watcher: observer, resumed_bytes: resumed, mptcp_gate: together: mptcp_gate, .. } = driver;
+    let DownloadDriver { logged, body, link_stats, observer, resumed_bytes: resumed, mptcp_gate, .. } = driver;
     let total = total_size(&status);
-    let mut progress =
-        link_stats::progress(&status, &link_stats, |_| None, resumed, Instant::ZERO + Duration::from_secs_f64(seconds));
+    let mut progress = link_stats::progress(
+        &status,
+        &link_stats,
+        |_| None,
+        resumed,
+        Instant::ZERO + Duration::from_secs_f64(seconds),
+    );
     progress.eta_s = None;
     observer.on_progress(&progress);
     let mut store = body.store;
@@ -324,8 +348,15 @@ async fn finish(
 }
 
 /// The report of a file that an earlier run has completed; its path is written as that of a new file at `place` would be.
-fn unchanged_report(record: &CompletedFile, target_path: Option<&Path>, url: &url::Url, policy: &'static str, seconds: f64) -> Report {
-    let written = target_path.zip(record.path.file_name()).map(|(target_path, name)| target_path.with_file_name(name));
+fn unchanged_report(
+    record: &CompletedFile,
+    target_path: Option<&Path>,
+    url: &url::Url,
+    policy: &'static str,
+    seconds: f64,
+) -> Report {
+    let written =
+        target_path.zip(record.path.file_name()).map(|(target_path, name)| target_path.with_file_name(name));
     let path = written.filter(|path| path.canonicalize().is_ok_and(|path| path == record.path));
     let path = path.unwrap_or_else(|| record.path.clone());
     Report {
@@ -406,7 +437,15 @@ struct BatchMember {
 impl BatchMember {
     fn new(shared: Rc<BatchContext>, id: usize, control: Rc<RefCell<DownloadControl>>) -> Self {
         let next_report = std::time::Instant::now();
-        Self { batch: shared, id, control, sent_shares: BTreeMap::new(), link_count: 0, next_report_at: next_report, has_final_name: false }
+        Self {
+            batch: shared,
+            id,
+            control,
+            sent_shares: BTreeMap::new(),
+            link_count: 0,
+            next_report_at: next_report,
+            has_final_name: false,
+        }
     }
 
     /// Passes on what the others leave of the links, and reports.
@@ -465,7 +504,7 @@ impl BatchMember {
         });
         let links = links.collect();
         let remaining = status.total.map(|total| total - status.received);
-        self.control.borrow_mut().report = Some(JobReport { remaining: left: remaining, links });
+        self.control.borrow_mut().report = Some(JobReport { remaining, links });
     }
 
     /// Gives a complete file its final name, once those before it in the list have theirs.

@@ -29,21 +29,21 @@ use marline_core::fetch::{
 use marline_core::link::LinkId;
 use marline_core::stream::{LinkMode, StreamEvent};
 use marline_core::units::{DataSize, Instant};
-use marline_net::http::{ResponseMeta, Event};
+use marline_net::http::{Event, ResponseMeta};
 use marline_sys::mptcp::Spoken;
 use tokio::time::Sleep;
 
+use super::body_sink::BodySink;
+use super::connections::{ConnTable, DialError, SocketEvent};
+use super::digest_verifier::Verifier;
+use super::link_stats::{self, LinkStats};
+use super::log::Logged;
 use super::machine::{DownloadMachine, MachineOutput};
+use super::mptcp::MptcpGate;
 use super::rate_limit::DownloadLimiter;
 use super::uplinks::Uplinks;
-use super::log::Logged;
-use super::mptcp::MptcpGate;
 use super::url_table::UrlTable;
-use super::body_sink::BodySink;
-use super::connections::{SocketEvent, DialError, ConnTable};
-use super::link_stats::{self, LinkStats};
-use super::digest_verifier::Verifier;
-use super::{DownloadError, DownloadObserver, messages, html_page};
+use super::{DownloadError, DownloadObserver, html_page, messages};
 
 /// See the [module](self).
 pub(super) struct DownloadDriver<'a, M: DownloadMachine> {
@@ -117,11 +117,11 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         Self {
             started_at: started,
             logged,
-            body: place: body,
+            body,
             link_stats: Vec::new(),
-            urls: origins: urls,
+            urls,
             uplinks,
-            observer: watcher: observer,
+            observer,
             resumed_bytes: 0,
             disposition: None,
             response_meta: None,
@@ -337,16 +337,21 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             return Poll::Ready(());
         }
         match socket_event {
-            SocketEvent::Open { protocol, handshake, peer, mptcp_status: spoken: mptcp_status } => {
+            SocketEvent::Open { protocol, handshake, peer, mptcp_status } => {
                 if let Some(stats) = self.link_stats.get_mut(usize::from(link.0)) {
                     stats.connections += 1;
                     stats.on_rtt(handshake);
                     stats.dns_source = self.conns.dns_source(id);
                 }
-                self.feed_machine(Input::Connected { conn: id, protocol, handshake_rtt: handshake, peer: Some(peer) });
+                self.feed_machine(Input::Connected {
+                    conn: id,
+                    protocol,
+                    handshake_rtt: handshake,
+                    peer: Some(peer),
+                });
                 self.on_mptcp_status(mptcp_status);
             }
-            SocketEvent::Failed(DialError { error: trouble: failure, is_name_denied: denied }) => {
+            SocketEvent::Failed(DialError { error: failure, is_name_denied: denied }) => {
                 let why = failure.clone();
                 self.notice_shown = false;
                 self.feed_machine(Input::Closed { conn: id, error: failure });
@@ -399,7 +404,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 self.last_served = conn;
                 self.add_unreported(now, req, len);
             }
-            Event::Head { req, mut head, location, content_disposition: disposition, meta: described: meta } => {
+            Event::Head { req, mut head, location, content_disposition: disposition, meta } => {
                 self.urls.store_cookies(url_id, &meta.set_cookies);
                 if let Some(location) = location {
                     if self.urls.is_full() {
@@ -433,7 +438,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 self.feed_machine(Input::End { req });
                 self.body.forget(req);
             }
-            Event::Aborted { req, error: trouble: error } => {
+            Event::Aborted { req, error } => {
                 self.conns.on_request_done(req);
                 self.body.forget(req);
                 let why = error.clone();
@@ -441,7 +446,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 self.feed_machine(Input::Aborted { req, error });
                 self.on_failure(link, &why, false);
             }
-            Event::Closed { error: trouble: error } => {
+            Event::Closed { error } => {
                 self.close_conn(conn);
                 let why = error.clone();
                 self.notice_shown = false;
@@ -499,7 +504,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
     /// takes its ending for an encoding). Ranges and validators are of the encoded bytes (RFC 9110 §8.4, §14.2), so
     /// they fit together; what they are is told.
     fn accept_encoded(&mut self, encoded: &mut bool, encoding: Option<&str>) {
-        if !self.accepts_encoded || !std::mem::take(encoded) || std::mem::replace(&mut self.encoding_reported, true) {
+        if !self.accepts_encoded || !std::mem::take(encoded) || std::mem::replace(&mut self.encoding_reported, true)
+        {
             return;
         }
         let encoding = encoding.unwrap_or("somehow");
@@ -639,7 +645,9 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             _ => false,
         };
         let standby_ids = self.uplinks.ids().filter(|id| is_standby(*id));
-        standby_ids.filter_map(|id| self.uplinks.interface(id)).for_each(|interface| self.conns.on_standby(interface));
+        standby_ids
+            .filter_map(|id| self.uplinks.interface(id))
+            .for_each(|interface| self.conns.on_standby(interface));
     }
 
     fn connect(&mut self, conn: ConnId, link: LinkId, url_id: UrlId, at: Option<IpAddr>) {
@@ -652,7 +660,9 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
     }
 
     fn request(&mut self, req: ReqId, conn: ConnId, range: RequestRange, if_range: Option<Validator>) {
-        let Some((link, url_id)) = self.conns.link_and_url(conn) else { return self.reject_output(conn, "it is not there") };
+        let Some((link, url_id)) = self.conns.link_and_url(conn) else {
+            return self.reject_output(conn, "it is not there");
+        };
         let Some(get) = self.urls.request_for(url_id, range, if_range) else {
             return self.reject_output(conn, "its URL names no host");
         };
@@ -714,7 +724,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         {
             self.body.store.set_url(url);
         }
-        let message = messages::notice_message(notice, &self.link_stats, &self.urls, |link| self.conns.opening_phase(link));
+        let message =
+            messages::notice_message(notice, &self.link_stats, &self.urls, |link| self.conns.opening_phase(link));
         self.observer.on_message(&message);
         self.notice_shown = true;
     }

@@ -46,7 +46,9 @@ impl DownloadEnergy {
                 self.links.entry(*link).or_insert_with(|| (profile.clone(), DataSize::ZERO));
             }
             Input::Connected { conn, .. } => self.on_traffic(self.conn_links.get(conn).copied(), Direction::Down),
-            Input::Head { req, .. } => self.on_traffic(self.request_links.get(req).map(|(_, link)| *link), Direction::Down),
+            Input::Head { req, .. } => {
+                self.on_traffic(self.request_links.get(req).map(|(_, link)| *link), Direction::Down)
+            }
             Input::Data { req, len } => {
                 if let Some((_, link)) = self.request_links.get(req) {
                     self.meter.on_bytes(self.now, *link, Direction::Down, *len);

@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 use marline_core::fetch::ReqId;
 use marline_core::units::DataSize;
+use marline_net::egress::EgressPolicy;
 use marline_net::http::{Connection, Event, Sink, resolver_host};
 use marline_net::links::Interface;
-use marline_net::egress::EgressPolicy;
 use url::Url;
 
 /// Where a connection leads, and over which link.
@@ -172,7 +172,8 @@ impl PoolState {
         }
         self.idle_conns.retain(|_, idle| !idle.is_empty());
         while self.idle_conns.values().map(Vec::len).sum::<usize>() > MAX_CONNS {
-            let oldest = self.idle_conns.iter().filter_map(|(key, idle)| Some((idle.first()?.0, key.clone()))).min();
+            let oldest =
+                self.idle_conns.iter().filter_map(|(key, idle)| Some((idle.first()?.0, key.clone()))).min();
             let Some((_, key)) = oldest else { return };
             if let Some(idle) = self.idle_conns.get_mut(&key) {
                 idle.remove(0);
@@ -242,9 +243,14 @@ mod tests {
             let way = PoolKey::for_url(&url, None);
             warm.insert(way.clone(), dial(&listener).await);
             for other in ["https://h/x", "http://i/x", "http://h:81/x"] {
-                assert!(warm.reuse(&PoolKey::for_url(&other.parse().unwrap(), None), EgressPolicy::user()).is_none(), "{other}");
+                assert!(
+                    warm.reuse(&PoolKey::for_url(&other.parse().unwrap(), None), EgressPolicy::user()).is_none(),
+                    "{other}"
+                );
             }
-            assert!(warm.reuse(&PoolKey::for_url(&"http://h/y".parse().unwrap(), None), EgressPolicy::user()).is_some());
+            assert!(
+                warm.reuse(&PoolKey::for_url(&"http://h/y".parse().unwrap(), None), EgressPolicy::user()).is_some()
+            );
             assert!(warm.reuse(&way, EgressPolicy::user()).is_none());
         });
     }
@@ -267,7 +273,8 @@ mod tests {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let (warm, url) = (IdlePool::default(), "http://h/x".parse::<Url>().unwrap());
-            let over = |device: &str| PoolKey { interface: Some(device.to_owned()), ..PoolKey::for_url(&url, None) };
+            let over =
+                |device: &str| PoolKey { interface: Some(device.to_owned()), ..PoolKey::for_url(&url, None) };
             for device in ["lte", "wifi"] {
                 warm.insert(over(device), dial(&listener).await);
             }

@@ -16,50 +16,52 @@
 //! to the file, and back to the machine), then [`store`].
 
 mod batch;
+mod body_sink;
+mod connect_options;
+mod connections;
+mod context;
+mod digest_verifier;
 mod download;
-mod machine;
-mod range_reader;
-mod request;
+mod driver;
 mod energy;
-mod rate_limit;
-mod messages;
-mod uplinks;
+mod html_page;
+mod idle_pool;
+mod link_stats;
 mod log;
+mod machine;
+mod messages;
 pub mod metalink;
 mod mptcp;
 mod name;
 pub mod netrc;
-mod context;
-mod url_table;
-mod html_page;
-mod body_sink;
-mod driver;
+mod range_reader;
+mod rate_limit;
 mod report;
-mod connections;
+mod request;
 pub mod store;
-mod link_stats;
-mod connect_options;
 mod traffic;
-mod digest_verifier;
-mod idle_pool;
+mod uplinks;
+mod url_table;
 
 pub use batch::run;
-pub use range_reader::{StreamObserver, RangeDownload, KnownResource, ResourceInfo};
-pub use request::{
-    EnergyOptions, Batch, BatchObserver, CookieFiles, Credentials, Digests, FileResult, FileRequest, DownloadError, DownloadErrorKind, Logins,
-    Settings, MirrorUrl, Target, DownloadObserver,
-};
+pub use connect_options::{ConnectOptions, IpVersion};
+pub use context::ClientContext;
+pub use context::ClientContextError;
+pub use digest_verifier::{PieceDigests, PieceHash};
 pub use energy::DownloadEnergy;
 pub use log::{FetchRecord, StreamRecord};
 pub use marline_net::checksum::{Checksum, ParseChecksumError};
 pub use name::{SuggestedName, file_name, sanitize_name, suggest_name};
-pub use context::ClientContext;
-pub use context::ClientContextError;
-pub use url_table::{is_client_description, same_origin};
-pub use report::{FailureReport, FileProgress, LinkEnergy, LinkProgress, LinkReport, BatchProgress, Progress, Report, SCHEMA};
-pub use connect_options::{IpVersion, ConnectOptions};
+pub use range_reader::{KnownResource, RangeDownload, ResourceInfo, StreamObserver};
+pub use report::{
+    BatchProgress, FailureReport, FileProgress, LinkEnergy, LinkProgress, LinkReport, Progress, Report, SCHEMA,
+};
+pub use request::{
+    Batch, BatchObserver, CookieFiles, Credentials, Digests, DownloadError, DownloadErrorKind, DownloadObserver,
+    EnergyOptions, FileRequest, FileResult, Logins, MirrorUrl, Settings, Target,
+};
 pub use traffic::{CountingStream, Flow};
-pub use digest_verifier::{PieceHash, PieceDigests};
+pub use url_table::{is_client_description, same_origin};
 
 /// Which links may be used.
 pub type Links = marline_net::links::LinkSelection;

@@ -8,7 +8,7 @@ use marline_core::stream;
 use marline_core::units::Instant;
 
 use super::machine::{DownloadMachine, MachineOutput};
-use super::{DownloadError, DownloadEnergy};
+use super::{DownloadEnergy, DownloadError};
 use marline_net::logged::{self, Failed, Log};
 
 /// One line of a download's log.

@@ -18,7 +18,10 @@ use serde::Serialize;
 
 /// A machine that the pump drives.
 pub(super) trait DownloadMachine:
-    Machine<Input: From<fetch::Input> + Clone + Debug + Serialize, Output: Into<MachineOutput> + Clone + Debug + Serialize>
+    Machine<
+        Input: From<fetch::Input> + Clone + Debug + Serialize,
+        Output: Into<MachineOutput> + Clone + Debug + Serialize,
+    >
 {
     /// What it is made from.
     type Config: Clone + Serialize;

@@ -3,8 +3,8 @@
 use marline_core::fetch::{ConnError, Notice, UrlId};
 use marline_core::link::LinkId;
 
-use super::url_table::UrlTable;
 use super::link_stats::LinkStats;
+use super::url_table::UrlTable;
 
 /// The first trouble of a link, which is tried again.
 pub(super) fn conn_error_message(link_stats: &[LinkStats], link: LinkId, error: &ConnError) -> String {
@@ -28,7 +28,8 @@ pub(super) fn notice_message(
         Notice::Banned { link, reason: why, will_probe: false } => format!("link {}: not used, {why}", name(link)),
         Notice::Recovered { link } => format!("link {}: carries data again", name(link)),
         Notice::Stalled { link, duration: after } => {
-            let carries = |(n, stats): (usize, &LinkStats)| n != usize::from(link.0) && stats.first_byte_at.is_some();
+            let carries =
+                |(n, stats): (usize, &LinkStats)| n != usize::from(link.0) && stats.first_byte_at.is_some();
             let others = link_stats.iter().enumerate().any(carries);
             let next = if others { "the others go on" } else { "it is tried again and again" };
             let phase = opening_phase(*link).map(|phase| format!(" ({phase})")).unwrap_or_default();
@@ -48,11 +49,14 @@ pub(super) fn notice_message(
             name(link),
             name(confirmed_by)
         ),
-        Notice::SingleResponse { reason: why } if link_stats.len() > 1 => format!("only one link can be used: {why}"),
+        Notice::SingleResponse { reason: why } if link_stats.len() > 1 => {
+            format!("only one link can be used: {why}")
+        }
         Notice::SingleResponse { reason: why } => format!("this download cannot be resumed: {why}"),
         Notice::ServerBusy { link, wait, retry_after: requested, status } => {
             let prefix = if link_stats.len() > 1 { format!("link {}: ", name(link)) } else { String::new() };
-            let requested = requested.map(|requested| format!(" (it asks for {} s)", requested.as_secs())).unwrap_or_default();
+            let requested =
+                requested.map(|requested| format!(" (it asks for {} s)", requested.as_secs())).unwrap_or_default();
             format!("{prefix}the server answers {status}: waiting {:.1}s{requested}", wait.as_secs_f64())
         }
         Notice::MirrorSwitched { failed: previous, next, reason: why, discards_data: from_zero } => {

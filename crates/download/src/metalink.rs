@@ -16,15 +16,15 @@ use std::net::IpAddr;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 use marline_core::units::DataSize;
-use marline_net::http::is_loopback_url;
 use marline_net::egress::EgressPolicy;
+use marline_net::http::is_loopback_url;
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesStart, Event};
 use url::{Host, Url};
 
 use crate::name::sanitize_name;
-use crate::{Checksum, Digests, PieceHash, PieceDigests, MirrorUrl};
+use crate::{Checksum, Digests, MirrorUrl, PieceDigests, PieceHash};
 
 /// A file that a Metalink file describes.
 #[derive(Clone)]
@@ -114,7 +114,12 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
 }
 
 /// An element has begun.
-fn start_element(start: &BytesStart<'_>, path: &[String], draft: &mut Option<FileBuilder>, metalink: &mut Metalink) {
+fn start_element(
+    start: &BytesStart<'_>,
+    path: &[String],
+    draft: &mut Option<FileBuilder>,
+    metalink: &mut Metalink,
+) {
     let name = path.last().map_or("", String::as_str);
     if name == "file" {
         let name = attribute(start, "name").unwrap_or_default();
@@ -229,11 +234,15 @@ impl FileBuilder {
             let _ = url.set_username("");
             let _ = url.set_password(None);
             url.set_fragment(None);
-            MirrorUrl { login, is_untrusted: true, egress: right: egress, ..MirrorUrl::from_user(url) }
+            MirrorUrl { login, is_untrusted: true, egress, ..MirrorUrl::from_user(url) }
         };
         Ok(MetalinkFile {
             mirrors: self.urls.into_iter().take(MAX_URLS).map(|(_, url)| source(url)).collect(),
-            digests: Digests { full_file: self.full_digest, pieces: self.pieces, size: self.size.map(DataSize::from_bytes) },
+            digests: Digests {
+                full_file: self.full_digest,
+                pieces: self.pieces,
+                size: self.size.map(DataSize::from_bytes),
+            },
             name: self.name,
         })
     }
@@ -421,7 +430,8 @@ mod tests {
     fn it_leads_into_the_local_network_only_if_its_first_url_does() {
         let allows = |first: &str, address: &str| {
             let file =
-                parse_files(&format!("<url priority=\"1\">http://{first}/f</url><url>http://b.example/f</url>")).unwrap();
+                parse_files(&format!("<url priority=\"1\">http://{first}/f</url><url>http://b.example/f</url>"))
+                    .unwrap();
             let address: IpAddr = address.parse().unwrap();
             file[0].mirrors.iter().all(|source| source.egress.check((address, 80).into()).is_ok())
         };

@@ -73,7 +73,9 @@ impl MptcpGate {
             MptcpOutcome::FellBack => {
                 "the server, or something on the way, speaks no MPTCP; each link has connections of its own"
             }
-            MptcpOutcome::Unavailable => "this machine makes no MPTCP sockets; each link has connections of its own",
+            MptcpOutcome::Unavailable => {
+                "this machine makes no MPTCP sockets; each link has connections of its own"
+            }
             MptcpOutcome::Negotiated | MptcpOutcome::Unknown => return Default::default(),
         };
         (self.release_links(), (now > before).then_some(line))

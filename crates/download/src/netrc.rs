@@ -100,7 +100,8 @@ impl Tokens<'_> {
     }
 
     fn skip_macro(&mut self) {
-        let end = self.remaining.find("\n\n").map(|at| at + 2).or_else(|| self.remaining.find("\n\r\n").map(|at| at + 3));
+        let end =
+            self.remaining.find("\n\n").map(|at| at + 2).or_else(|| self.remaining.find("\n\r\n").map(|at| at + 3));
         self.remaining = end.and_then(|end| self.remaining.get(end..)).unwrap_or_default();
     }
 }

@@ -25,17 +25,17 @@ use marline_core::link::{LinkId, LinkProfile};
 use marline_core::stream::{Config, InitialEstimate, LinkPrice, PlayerInput, Stream, StreamEvent};
 use marline_core::units::{Bitrate, DataSize};
 use marline_net::cookies::CookieJar;
-use marline_net::http::{ResponseMeta, resolver_host};
 use marline_net::egress::EgressPolicy;
+use marline_net::http::{ResponseMeta, resolver_host};
 use url::Url;
 
-use super::uplinks::Uplinks;
-use super::log::{self, Logged};
-use super::context::ClientContext;
-use super::url_table::UrlTable;
 use super::body_sink::BodySink;
+use super::context::ClientContext;
 use super::driver::DownloadDriver;
-use super::{DownloadError, Progress, DownloadObserver};
+use super::log::{self, Logged};
+use super::uplinks::Uplinks;
+use super::url_table::UrlTable;
+use super::{DownloadError, DownloadObserver, Progress};
 use crate::store::{Reader, Store};
 
 /// What a reader wants.
@@ -192,7 +192,8 @@ impl RangeDownloadTask {
         links.iter().for_each(|link| driver.add_link_stats(*link));
         // As in a download: those that cost nothing first. Of these the one first that is known to answer soonest: who is
         // asked first brings what the player waits for.
-        let preference = |name: &String| feed.preferred_links.iter().position(|best| best == name).unwrap_or(usize::MAX);
+        let preference =
+            |name: &String| feed.preferred_links.iter().position(|best| best == name).unwrap_or(usize::MAX);
         links.sort_by_key(|link| {
             let profile = driver.uplinks.profile(*link)?;
             Some((profile.metered, feed.expected_response_time(context, &profile.name), preference(&profile.name)))
@@ -217,7 +218,7 @@ impl RangeDownloadTask {
             if let Some((url_id, server, meta)) = driver.response_meta.take() {
                 let url = driver.urls.url(url_id).cloned().unwrap_or_else(|| feed.url.clone());
                 let egress = driver.urls.egress(url_id).unwrap_or(feed.egress);
-                resource.borrow_mut().get_or_insert(ResourceInfo { meta: described: meta, url, egress: right: egress, server });
+                resource.borrow_mut().get_or_insert(ResourceInfo { meta, url, egress, server });
             }
             let now = std::time::Instant::now();
             if ended.is_pending() && now >= next_spares_at {
@@ -305,7 +306,10 @@ mod tests {
             link_estimates: Vec::new(),
             link_prices: Vec::new(),
             trace: None,
-            resource: Some(KnownResource { total: DataSize::from_bytes(100), validator: Validator::Etag("\"1\"".to_owned()) }),
+            resource: Some(KnownResource {
+                total: DataSize::from_bytes(100),
+                validator: Validator::Etag("\"1\"".to_owned()),
+            }),
             start: from,
             end: to,
             window: DataSize::from_mib(1),

@@ -64,7 +64,12 @@ impl RateLimiter {
     /// For a download whose clock begins at `started`.
     pub(super) fn for_download(&self, started: std::time::Instant) -> DownloadLimiter {
         let offset = started.saturating_duration_since(self.epoch);
-        DownloadLimiter { shared: Some(self.clone()), clock_offset: offset, total: self.total.clone(), links: BTreeMap::new() }
+        DownloadLimiter {
+            shared: Some(self.clone()),
+            clock_offset: offset,
+            total: self.total.clone(),
+            links: BTreeMap::new(),
+        }
     }
 }
 
@@ -83,10 +88,9 @@ impl DownloadLimiter {
     pub(super) fn add_link(&mut self, link: LinkId, profile: &LinkProfile) {
         let Some(limit) = profile.rate_limit else { return };
         let bucket = || Rc::new(RefCell::new(TokenBucket::new(limit)));
-        let shared = self
-            .shared
-            .as_ref()
-            .map(|limiter| Rc::clone(limiter.links.borrow_mut().entry(profile.name.clone()).or_insert_with(bucket)));
+        let shared = self.shared.as_ref().map(|limiter| {
+            Rc::clone(limiter.links.borrow_mut().entry(profile.name.clone()).or_insert_with(bucket))
+        });
         self.links.entry(link).or_insert_with(|| shared.unwrap_or_else(bucket));
     }
 

@@ -10,12 +10,12 @@ use marline_core::fetch::{Config, ConnErrorKind, Failure};
 
 use marline_core::units::{Bitrate, DataSize};
 use marline_net::checksum::Checksum;
-use marline_net::http::TrustRootsError;
 use marline_net::egress::EgressPolicy;
+use marline_net::http::TrustRootsError;
 use serde::Serialize;
 use url::Url;
 
-use super::{Links, BatchProgress, PieceDigests, Progress, Report, ConnectOptions};
+use super::{BatchProgress, ConnectOptions, Links, PieceDigests, Progress, Report};
 use crate::store::StoreError;
 
 /// What all downloads of a command have in common.
@@ -324,7 +324,9 @@ impl DownloadError {
             Self::Links(_) => DownloadErrorKind::NoLink,
             Self::Failed { failure, .. } => failure_kind(failure),
             Self::Store(StoreError::ChecksumMismatch { .. }) => DownloadErrorKind::Verification,
-            Self::Store(StoreError::ReaderGone { .. } | StoreError::ChangedAfterDelivery { .. }) => DownloadErrorKind::Other,
+            Self::Store(StoreError::ReaderGone { .. } | StoreError::ChangedAfterDelivery { .. }) => {
+                DownloadErrorKind::Other
+            }
             Self::Store(_) | Self::DecisionLog { .. } => DownloadErrorKind::Disk,
             Self::Trust(_) | Self::UnknownHost { .. } => DownloadErrorKind::Network,
             Self::Interrupted { .. } => DownloadErrorKind::Interrupted,
@@ -346,7 +348,9 @@ fn failure_kind(failure: &Failure) -> DownloadErrorKind {
         Failure::BadStatus { status: 500..=599 } => DownloadErrorKind::Http5xx,
         Failure::DigestMismatch => DownloadErrorKind::Verification,
         Failure::HtmlPage => DownloadErrorKind::HtmlPage,
-        Failure::RetriesExhausted { error: trouble } if trouble.kind != ConnErrorKind::Protocol => DownloadErrorKind::Network,
+        Failure::RetriesExhausted { error: trouble } if trouble.kind != ConnErrorKind::Protocol => {
+            DownloadErrorKind::Network
+        }
         Failure::BadStatus { .. }
         | Failure::RedirectLoop
         | Failure::ProtocolViolation { .. }
@@ -422,7 +426,12 @@ mod tests {
         };
         let login = Some(("me".to_owned(), "secret".to_owned()));
         let source = MirrorUrl { login, ..MirrorUrl::from_user("http://h/f".parse().unwrap()) };
-        let file = FileRequest { mirrors: vec![source], target: Target::Stdout, digests: Digests::default(), decision_log: None };
+        let file = FileRequest {
+            mirrors: vec![source],
+            target: Target::Stdout,
+            digests: Digests::default(),
+            decision_log: None,
+        };
         let text = format!("{credentials:?} {file:?}");
         assert!(text.contains("MASKED") && text.contains("X-Token") && !text.contains("secret"), "{text}");
     }

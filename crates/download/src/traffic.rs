@@ -75,7 +75,9 @@ impl Traffic {
         let mut links = self.links.borrow_mut();
         match links.get_mut(link) {
             Some(sum) => sum.rx_bytes += bytes,
-            None => drop(links.insert(link.to_owned(), LinkCounters { rx_bytes: bytes, ..LinkCounters::default() })),
+            None => {
+                drop(links.insert(link.to_owned(), LinkCounters { rx_bytes: bytes, ..LinkCounters::default() }))
+            }
         }
     }
 
@@ -203,14 +205,20 @@ mod tests {
         let local = traffic.open_flow("socks5", ("localhost", 80), None, None);
         flow.counters.rx_bytes.fetch_add(5, Ordering::Relaxed);
         flow.counters.tx_bytes.fetch_add(2, Ordering::Relaxed);
-        assert_eq!(traffic.link_counters("wifi0"), LinkCounters { rx_bytes: 15, tx_bytes: 2, open_flows: 1, total_flows: 1 });
+        assert_eq!(
+            traffic.link_counters("wifi0"),
+            LinkCounters { rx_bytes: 15, tx_bytes: 2, open_flows: 1, total_flows: 1 }
+        );
         assert_eq!(
             traffic.flows().iter().map(|flow| flow.host.as_str()).collect::<Vec<_>>(),
             ["localhost", "h.test"]
         );
         drop((flow, local));
         traffic.sent_counter("wifi0").fetch_add(7, Ordering::Relaxed);
-        assert_eq!(traffic.link_counters("wifi0"), LinkCounters { rx_bytes: 15, tx_bytes: 9, open_flows: 0, total_flows: 1 });
+        assert_eq!(
+            traffic.link_counters("wifi0"),
+            LinkCounters { rx_bytes: 15, tx_bytes: 9, open_flows: 0, total_flows: 1 }
+        );
         assert!(traffic.flows().is_empty() && traffic.flows.borrow().is_empty());
         assert_eq!(traffic.link_counters("lte0"), LinkCounters::default());
     }

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use marline_net::links::{
-    LinkSelection, Interface, LinksError, MeteredHints, MeteredQuery, Monitor, InterfaceList, choose_links, choose_loopback, list_interfaces,
+    Interface, InterfaceList, LinkSelection, LinksError, MeteredHints, MeteredQuery, Monitor, choose_links,
+    choose_loopback, list_interfaces,
 };
 use url::Url;
 
@@ -52,11 +53,20 @@ impl Uplinks {
         // Heard from before the survey, so that nothing is missed in between.
         let monitor = Monitor::new().ok();
         let survey = list_interfaces()?;
-        let hints = watch.query_blocking(&list_interfaces);
-        let chosen = choose_links(&list_interfaces, &selection, &hints)?;
+        let hints = watch.query_blocking(&survey);
+        let chosen = choose_links(&survey, &selection, &hints)?;
         let lines = chosen.warnings.into_iter().chain(chosen.vpn_note).collect();
-        let links = chosen.links.into_iter().map(|(i, profile)| Uplink { interface: Some(i), profile, is_up: true });
-        Ok((Self { monitor, metered_hints: hints, metered_query: watch, ..Self::without_monitor(links.collect(), selection) }, lines))
+        let links =
+            chosen.links.into_iter().map(|(i, profile)| Uplink { interface: Some(i), profile, is_up: true });
+        Ok((
+            Self {
+                monitor,
+                metered_hints: hints,
+                metered_query: watch,
+                ..Self::without_monitor(links.collect(), selection)
+            },
+            lines,
+        ))
     }
 
     /// None yet; whatever appears is heard of.
@@ -84,7 +94,12 @@ impl Uplinks {
         let monitor = self.monitor.as_ref().and_then(|_| Monitor::new().ok());
         // What has changed before this one listens is found by a look.
         let stale = monitor.is_some();
-        Self { monitor, is_stale: stale, metered_hints: self.metered_hints.clone(), ..Self::without_monitor(links, self.selection.clone()) }
+        Self {
+            monitor,
+            is_stale: stale,
+            metered_hints: self.metered_hints.clone(),
+            ..Self::without_monitor(links, self.selection.clone())
+        }
     }
 
     /// Whether a link can be used now.
@@ -96,7 +111,7 @@ impl Uplinks {
     fn without_monitor(links: Vec<Uplink>, selection: LinkSelection) -> Self {
         Self {
             links,
-            selection: choice: selection,
+            selection,
             metered_hints: MeteredHints::unknown(),
             metered_query: MeteredQuery::new(),
             monitor: None,
@@ -110,7 +125,8 @@ impl Uplinks {
         if self.links.iter().any(|link| !link.profile.metered) {
             return Ok(());
         }
-        let describe = |link: &Uplink| format!("{}: it is metered, and --metered never forbids it", link.profile.name);
+        let describe =
+            |link: &Uplink| format!("{}: it is metered, and --metered never forbids it", link.profile.name);
         Err(LinksError::NoLink { why: self.links.iter().map(describe).collect() })
     }
 
@@ -139,16 +155,18 @@ impl Uplinks {
                 return Poll::Pending;
             }
             // What has changed meanwhile is looked at in the next turn.
-            return Poll::Ready(list_interfaces().map(|survey| self.apply_interfaces(&list_interfaces)).unwrap_or_default());
+            return Poll::Ready(list_interfaces().map(|survey| self.apply_interfaces(&survey)).unwrap_or_default());
         }
         if !std::mem::take(&mut self.is_stale) {
             return Poll::Pending;
         }
         let Ok(survey) = list_interfaces() else { return Poll::Ready(LinkChanges::default()) };
-        if self.metered_query.start_query(&list_interfaces) && self.metered_query.poll(&mut self.metered_hints, cx).is_pending() {
+        if self.metered_query.start_query(&survey)
+            && self.metered_query.poll(&mut self.metered_hints, cx).is_pending()
+        {
             return Poll::Pending;
         }
-        Poll::Ready(self.apply_interfaces(&list_interfaces))
+        Poll::Ready(self.apply_interfaces(&survey))
     }
 
     /// Hears what the kernel tells.
@@ -163,7 +181,9 @@ impl Uplinks {
     }
 
     fn apply_interfaces(&mut self, survey: &InterfaceList) -> LinkChanges {
-        let found = choose_links(list_interfaces, &self.selection, &self.metered_hints).map(|chosen| chosen.links).unwrap_or_default();
+        let found = choose_links(survey, &self.selection, &self.metered_hints)
+            .map(|chosen| chosen.links)
+            .unwrap_or_default();
         let mut changes = LinkChanges::default();
         for (n, link) in self.links.iter_mut().enumerate() {
             let Some(previous) = &link.interface else { continue };
@@ -234,12 +254,14 @@ mod tests {
         let survey = InterfaceList { interfaces: vec![wifi()], vpn: None };
         let profile = LinkProfile::new("wlan0", LinkKind::Wifi);
         let named = LinkArg { kind: Some(LinkKind::Wifi), metered: Some(true), ..LinkArg::new("wlan0") };
-        let mut uplinks =
-            Uplinks::without_monitor(vec![Uplink { interface: Some(wifi()), profile, is_up: true }], LinkSelection::Named(vec![named]));
-        let changes = uplinks.apply_interfaces(&list_interfaces);
+        let mut uplinks = Uplinks::without_monitor(
+            vec![Uplink { interface: Some(wifi()), profile, is_up: true }],
+            LinkSelection::Named(vec![named]),
+        );
+        let changes = uplinks.apply_interfaces(&survey);
         assert_eq!((changes.removed, changes.added), (vec![], vec![LinkId(0)]));
         assert!(uplinks.profile(LinkId(0)).unwrap().metered);
-        let changes = uplinks.apply_interfaces(&list_interfaces);
+        let changes = uplinks.apply_interfaces(&survey);
         assert_eq!((changes.removed, changes.added), (vec![], vec![]));
         let changes = uplinks.apply_interfaces(&InterfaceList { interfaces: Vec::new(), vpn: None });
         assert_eq!((changes.removed, changes.added), (vec![LinkId(0)], vec![]));

@@ -21,8 +21,8 @@ use http::header::{
 };
 use marline_core::fetch::{RequestRange, UrlId, Validator};
 use marline_net::cookies::CookieJar;
-use marline_net::http::GetRequest;
 use marline_net::egress::EgressPolicy;
+use marline_net::http::GetRequest;
 use url::{Host, Url};
 
 use super::request::{Credentials, MirrorUrl};
@@ -74,7 +74,8 @@ impl UrlTable {
     /// before.
     pub(super) fn new(url: &Url, fields: &[(String, String)], user: Option<&(String, String)>) -> Self {
         let (user, home) = (user.cloned(), Some(url.clone()));
-        let credentials = Credentials { headers: fields.to_vec(), user, credential_origin: home, ..Credentials::default() };
+        let credentials =
+            Credentials { headers: fields.to_vec(), user, credential_origin: home, ..Credentials::default() };
         Self::from_mirrors(&[MirrorUrl::from_user(url.clone())], &credentials)
     }
 
@@ -95,7 +96,8 @@ impl UrlTable {
         };
         for source in sources {
             if !source.is_untrusted {
-                let is_credential_origin = credentials.credential_origin.as_ref().is_some_and(|home| same_origin(home, &source.url));
+                let is_credential_origin =
+                    credentials.credential_origin.as_ref().is_some_and(|home| same_origin(home, &source.url));
                 let mut sent: Vec<HeaderField> =
                     fields.iter().filter(|(name, _)| is_credential_origin || !is_secret(name)).cloned().collect();
                 let given = credentials.user.as_ref().filter(|_| is_credential_origin);
@@ -207,7 +209,12 @@ impl UrlTable {
         })?;
         target.set_fragment(None);
         let url_login = (!target.username().is_empty() || target.password().is_some())
-            .then(|| basic_auth(&(percent_decoded(target.username()), percent_decoded(target.password().unwrap_or_default()))))
+            .then(|| {
+                basic_auth(&(
+                    percent_decoded(target.username()),
+                    percent_decoded(target.password().unwrap_or_default()),
+                ))
+            })
             .flatten();
         // Only URLs that have a host have a login.
         let _ = (target.set_username(""), target.set_password(None));
@@ -223,7 +230,14 @@ impl UrlTable {
         let is_within = same_origin(base, &target) || (is_address && base.host() == target.host());
         let egress = if is_within { from.egress } else { from.egress.referred_by(server) };
         self.redirect_count += 1;
-        let entry = UrlEntry { url: target, login, is_redirect: true, last_redirect: self.redirect_count, is_untrusted: foreign, egress: right: egress };
+        let entry = UrlEntry {
+            url: target,
+            login,
+            is_redirect: true,
+            last_redirect: self.redirect_count,
+            is_untrusted: foreign,
+            egress,
+        };
         let known_id = self.ids.get(&entry.key()).copied();
         if let Some((id, known_entry)) = known_id.and_then(|id| Some((id, self.entries.get_mut(&id)?))) {
             known_entry.last_redirect = self.redirect_count;
@@ -239,12 +253,21 @@ impl UrlTable {
     }
 
     /// The request for some bytes of a place.
-    pub(super) fn request_for(&self, id: UrlId, ask: RequestRange, if_range: Option<Validator>) -> Option<GetRequest> {
+    pub(super) fn request_for(
+        &self,
+        id: UrlId,
+        ask: RequestRange,
+        if_range: Option<Validator>,
+    ) -> Option<GetRequest> {
         let UrlEntry { url, is_untrusted: foreign, login: named, .. } = self.entries.get(&id)?;
         let host = url.host_str()?;
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
-        let user_origin = self.user_origins.iter().find(|(user_origin, _)| same_origin(user_origin, url)).or(self.user_origins.first());
+        let user_origin = self
+            .user_origins
+            .iter()
+            .find(|(user_origin, _)| same_origin(user_origin, url))
+            .or(self.user_origins.first());
         let mut headers = match user_origin {
             _ if *foreign => Vec::new(),
             Some((user_origin, sent)) if self.send_to_all_hosts || same_origin(user_origin, url) => sent.clone(),
@@ -266,7 +289,7 @@ impl UrlTable {
 
 impl UrlEntry {
     fn mirror(url: &Url, foreign: bool, egress: EgressPolicy) -> Self {
-        Self { url: url.clone(), login: None, is_redirect: false, last_redirect: 0, is_untrusted: foreign, egress: right: egress }
+        Self { url: url.clone(), login: None, is_redirect: false, last_redirect: 0, is_untrusted: foreign, egress }
     }
 
     fn key(&self) -> UrlKey {
@@ -371,7 +394,8 @@ mod tests {
         ];
         let user = Some(("me".to_owned(), "pass".to_owned()));
         let home = Some(url("https://a.example/f"));
-        let credentials = Credentials { headers: fields(), user, credential_origin: home, ..Credentials::default() };
+        let credentials =
+            Credentials { headers: fields(), user, credential_origin: home, ..Credentials::default() };
         let mut o = UrlTable::from_mirrors(&sources, &credentials);
         assert_eq!(names(&o, UrlId(0)), ALL_HEADERS);
         assert_eq!(names(&o, UrlId(1)), ["x-id", "user-agent"]);
@@ -392,7 +416,8 @@ mod tests {
         let url = |text: &str| text.parse::<Url>().unwrap();
         let foreign = MirrorUrl { is_untrusted: true, ..MirrorUrl::from_user(url("https://b.example.com/f")) };
         let credentials = Credentials { headers: fields(), ..Credentials::default() };
-        let mut o = UrlTable::from_mirrors(&[MirrorUrl::from_user(url("https://a.example.com/f")), foreign], &credentials);
+        let mut o =
+            UrlTable::from_mirrors(&[MirrorUrl::from_user(url("https://a.example.com/f")), foreign], &credentials);
         let led = o.resolve_redirect(UrlId(0), "https://c.example.com/f", server()).unwrap();
         let sent = |o: &UrlTable, id| {
             let get = o.request_for(id, RequestRange::Full, None).unwrap();
@@ -476,7 +501,8 @@ mod tests {
             if n < 60_000 {
                 assert!(ids.insert(id), "a number came again");
             }
-            let before = o.resolve_redirect(UrlId(0), &format!("/once/{}", n.saturating_sub(100)), server()).unwrap();
+            let before =
+                o.resolve_redirect(UrlId(0), &format!("/once/{}", n.saturating_sub(100)), server()).unwrap();
             assert_eq!(o.url(before).map(Url::path), Some(&*format!("/once/{}", n.saturating_sub(100))));
             assert!(o.entries.len() <= MAX_URLS && o.ids.len() <= MAX_URLS);
         }

@@ -14,8 +14,8 @@ use std::thread;
 use h2::Reason;
 use marline_core::fetch::Config;
 use marline_download::{
-    EnergyOptions, Batch, BatchObserver, CookieFiles, Credentials, Digests, FileResult, FileRequest, DownloadError, Links, BatchProgress,
-    Report, ConnectOptions, Settings, MirrorUrl, Target, run,
+    Batch, BatchObserver, BatchProgress, ConnectOptions, CookieFiles, Credentials, Digests, DownloadError,
+    EnergyOptions, FileRequest, FileResult, Links, MirrorUrl, Report, Settings, Target, run,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use acceptor::acceptor;
-use driver::identity;
+use driver::make_identity;
 
 /// Counts the connections of each protocol.
 #[derive(Default)]
@@ -93,7 +93,7 @@ impl BatchObserver for RecordingObserver {
 #[test]
 fn a_file_comes_over_http_1_1_where_the_server_wants_that() {
     for goes_away in [false, true] {
-        let identity = identity("localhost", None);
+        let identity = make_identity("localhost", None);
         let dir = tempfile::tempdir().expect("a directory");
         let ca = dir.path().join("ca.pem");
         std::fs::write(&ca, &identity.ca_pem).expect("written");

@@ -14,8 +14,8 @@ use std::time::Duration;
 use marline_core::link_choice::{HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalAnswer};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
-use marline_net::links::{Interface, Subnet, UnusedReason, Usability, list_interfaces};
 use marline_net::egress::AddressZone;
+use marline_net::links::{Interface, Subnet, UnusedReason, Usability, list_interfaces};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -94,10 +94,10 @@ impl LinkDialer {
     pub(crate) async fn from_survey() -> Arc<Self> {
         let starts = Self::new();
         if let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await
-            && list_interfaces.vpn.is_none()
+            && survey.vpn.is_none()
         {
             let (mut usable, others): (Vec<_>, Vec<_>) =
-                list_interfaces.interfaces.into_iter().partition(|interface| interface.is_usable());
+                survey.interfaces.into_iter().partition(|interface| interface.is_usable());
             usable.sort_by_key(route_preference);
             let with_observation = |link: Interface| {
                 let (name, index) = (link.name.clone(), link.index);

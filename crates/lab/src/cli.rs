@@ -21,7 +21,8 @@ use crate::result_file::ResultFile;
 use crate::runner::command::print_line;
 use crate::runner::{self, command::RunArgs};
 use crate::{
-    Congestion, Lab, LabError, LabSpec, NAME, Payload, ServerTcp, Service, Task, doctor, acquire_privileges, scenarios, summary,
+    Congestion, Lab, LabError, LabSpec, NAME, Payload, ServerTcp, Service, Task, acquire_privileges, doctor,
+    scenarios, summary,
 };
 
 /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
@@ -169,7 +170,10 @@ fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
     let lab = Lab::start(&spec)?;
     if !lab.congestion().is_granted() {
         let report = lab.congestion();
-        notice(&format!("marline-lab: {} was refused; client {}, server {}", report.requested, report.client, report.server));
+        notice(&format!(
+            "marline-lab: {} was refused; client {}, server {}",
+            report.requested, report.client, report.server
+        ));
     }
     let Some((program, program_args)) = args.command.split_first() else {
         return Err(LabError::Spec("say which command to run after --".into()));
@@ -208,7 +212,9 @@ fn service(args: &ExecArgs) -> Result<(Service, Option<Payload>), LabError> {
         return Ok((Service::Files(served.into()), None));
     }
     let size: DataSize = served.parse().map_err(|_| {
-        LabError::Spec(format!("--serve {served}: neither a file or directory that exists, nor a size such as 100MB"))
+        LabError::Spec(format!(
+            "--serve {served}: neither a file or directory that exists, nor a size such as 100MB"
+        ))
     })?;
     let payload = Payload::new(size).map_err(LabError::at_step(format!("a file of {size}")))?;
     Ok((Service::Files(payload.path()), Some(payload)))

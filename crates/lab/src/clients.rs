@@ -146,7 +146,9 @@ mod tests {
     fn each_client_is_told_its_links() {
         let measured = words("marline", false);
         assert!(
-            measured.starts_with("/bin/marline get ") && measured.contains("--json --quiet") && measured.ends_with("{url}"),
+            measured.starts_with("/bin/marline get ")
+                && measured.contains("--json --quiet")
+                && measured.ends_with("{url}"),
             "{measured}"
         );
         assert!(measured.contains("--link wifi --link lte") && measured.contains("--policy marline"), "{measured}");

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
 
 use crate::server::find_program;
-use crate::{Privileges, Congestion, Lab, LabSpec, acquire_privileges};
+use crate::{Congestion, Lab, LabSpec, Privileges, acquire_privileges};
 
 /// One thing that was tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,8 @@ pub fn can_run(findings: &[Finding]) -> bool {
 
 /// The findings as JSON.
 pub fn to_json(findings: &[Finding]) -> Value {
-    let finding_json = |f: &Finding| json!({"name": f.name, "ok": f.is_ok, "required": f.is_required, "says": f.message});
+    let finding_json =
+        |f: &Finding| json!({"name": f.name, "ok": f.is_ok, "required": f.is_required, "says": f.message});
     json!({"can_run": can_run(findings), "findings": findings.iter().map(finding_json).collect::<Vec<_>>()})
 }
 
@@ -69,7 +70,9 @@ fn check_privileges() -> Finding {
     let limit = limit.trim();
     let result = match acquire_privileges() {
         Ok(Privileges::Root) => Ok(format!("root's own right (user.max_user_namespaces = {limit})")),
-        Ok(Privileges::UserNamespace) => Ok(format!("rootless in a user namespace (user.max_user_namespaces = {limit})")),
+        Ok(Privileges::UserNamespace) => {
+            Ok(format!("rootless in a user namespace (user.max_user_namespaces = {limit})"))
+        }
         Err(error) => Err(error.to_string()),
     };
     new_finding("namespaces", true, result)
@@ -102,7 +105,9 @@ fn check_lab() -> Finding {
 fn check_congestion(algorithm: Congestion) -> Finding {
     let result = match Lab::start(&LabSpec { congestion: algorithm, ..minimal_spec() }) {
         Ok(lab) if lab.congestion().is_granted() => Ok("granted by route".to_string()),
-        Ok(lab) => Err(format!("the kernel gives {} instead: sudo modprobe tcp_{algorithm}", lab.congestion().client)),
+        Ok(lab) => {
+            Err(format!("the kernel gives {} instead: sudo modprobe tcp_{algorithm}", lab.congestion().client))
+        }
         Err(error) => Err(error.to_string()),
     };
     // Without it one can still measure, with what the kernel has; the result says so.
@@ -139,7 +144,11 @@ fn check_timer() -> Finding {
                 percentile(50).as_secs_f64() * 1e3,
                 percentile(99).as_secs_f64() * 1e3
             );
-            if percentile(99) < Duration::from_millis(1) { Ok(text) } else { Err(format!("{text}: this machine is busy")) }
+            if percentile(99) < Duration::from_millis(1) {
+                Ok(text)
+            } else {
+                Err(format!("{text}: this machine is busy"))
+            }
         }
         _ => Err("the trial failed".to_string()),
     };

@@ -11,11 +11,11 @@ use marline_sys::process::Room;
 use marline_sys::{clock, namespace};
 
 use crate::emulator::{EmulationReport, Emulator};
-use crate::peak_rss::PeakRss;
 use crate::network::{self, Namespaces};
+use crate::peak_rss::PeakRss;
 use crate::run::RunningProcess;
 use crate::server::{LabServer, remove_stale_dirs};
-use crate::{CongestionReport, LabError, LabSpec, CommandRun, Task, wan_topology, acquire_privileges};
+use crate::{CommandRun, CongestionReport, LabError, LabSpec, Task, acquire_privileges, wan_topology};
 
 /// A running lab. Dropping it ends everything in it; so does the end of this process, however it comes.
 #[derive(Debug)]
@@ -41,7 +41,8 @@ impl Lab {
         let started_at = clock::now();
         acquire_privileges()?;
         let (mut networks, mut pairs) = network::build(&spec.links, spec.congestion, spec.sender)?;
-        let (site_namespaces, site_tun_pairs) = places::build_sites(&networks.server, &spec.segments, spec.congestion)?;
+        let (site_namespaces, site_tun_pairs) =
+            wan_topology::build_sites(&networks.server, &spec.segments, spec.congestion)?;
         networks.sites = site_namespaces;
         pairs.extend(site_tun_pairs);
         let all_links: Vec<LinkSpec> =
@@ -50,8 +51,21 @@ impl Lab {
         let index_of = |name: &str| spec.link_index(name).unwrap_or_default();
         let events = spec.events.iter().map(|event| (event.at, index_of(&event.link), event.change)).collect();
         let (emulator, room) = Emulator::start(links, events, spec.seed)?;
-        let mut lab = Self { server: None, emulator, pid_namespace: room, namespaces: networks, links: all_links, build_time: Duration::ZERO };
-        lab.server = LabServer::start(&spec.service, spec.sender.mptcp, spec.server_site, &lab.namespaces, &lab.pid_namespace)?;
+        let mut lab = Self {
+            server: None,
+            emulator,
+            pid_namespace: room,
+            namespaces: networks,
+            links: all_links,
+            build_time: Duration::ZERO,
+        };
+        lab.server = LabServer::start(
+            &spec.service,
+            spec.sender.mptcp,
+            spec.server_site,
+            &lab.namespaces,
+            &lab.pid_namespace,
+        )?;
         lab.build_time = Duration::from_nanos(clock::now() - started_at);
         Ok(lab)
     }
@@ -257,7 +271,11 @@ impl Lab {
         placeholders
     }
 
-    fn with_kernel_drops(&self, mut emulation: EmulationReport, before: &[u64]) -> Result<EmulationReport, LabError> {
+    fn with_kernel_drops(
+        &self,
+        mut emulation: EmulationReport,
+        before: &[u64],
+    ) -> Result<EmulationReport, LabError> {
         for ((link, count), before) in
             emulation.links.iter_mut().zip(self.kernel_drops()?).zip(before.iter().chain(&[0; 64]))
         {
@@ -271,7 +289,8 @@ impl Lab {
         let mut sums = vec![0; self.links.len()];
         let ends = [&self.namespaces.client, &self.namespaces.server];
         for namespace in ends.into_iter().chain(&self.namespaces.sites) {
-            let drops = network::tun_drops(namespace, &self.links).map_err(LabError::at_step("counters of the devices"))?;
+            let drops =
+                network::tun_drops(namespace, &self.links).map_err(LabError::at_step("counters of the devices"))?;
             sums.iter_mut().zip(drops).for_each(|(sum, dropped)| *sum += dropped);
         }
         Ok(sums)

@@ -109,10 +109,11 @@ pub(crate) fn build(
     }
     let pairs =
         client_ends.into_iter().zip(server_ends).map(|(client, server)| TunPair { client, server }).collect();
-    let probe =
-        |network: &Network, to| network.run(move || congestion_towards(to)).map_err(LabError::at_step("congestion"));
+    let probe = |network: &Network, to| {
+        network.run(move || congestion_towards(to)).map_err(LabError::at_step("congestion"))
+    };
     let congestion = CongestionReport {
-        requested: wanted: requested,
+        requested,
         client: probe(&client, SERVER)?,
         server: probe(&server, EndRole::Client.addresses(0).0)?,
     };
@@ -177,7 +178,12 @@ pub(crate) fn set_address(address: Ipv4Addr, is_present: bool) -> io::Result<()>
 /// The number of every namespace's loopback.
 const LOOPBACK: u32 = 1;
 
-fn build_end(network: &Network, side: EndRole, links: &[LinkSpec], congestion: Congestion) -> Result<Vec<Tun>, LabError> {
+fn build_end(
+    network: &Network,
+    side: EndRole,
+    links: &[LinkSpec],
+    congestion: Congestion,
+) -> Result<Vec<Tun>, LabError> {
     let mut failed = None;
     let built = network.run(|| {
         EndBuilder::start(side, congestion)
@@ -249,7 +255,14 @@ impl EndBuilder {
         Ok(())
     }
 
-    fn routes(&self, step: &str, link_number: usize, index: u32, address: IpAddr, prefix: u8) -> Result<(), LabError> {
+    fn routes(
+        &self,
+        step: &str,
+        link_number: usize,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> Result<(), LabError> {
         let number = u32::try_from(link_number).unwrap_or(0);
         let family = if address.is_ipv4() { family::V4 } else { family::V6 };
         let route = Route { source: Some(address), ..Route::default_via_interface(family, index) };

@@ -39,7 +39,11 @@ impl PeakRss {
 
     /// The answer, given the kernel's figure in bytes.
     pub(crate) fn peak(&self, kernel: u64) -> DataSize {
-        DataSize::from_bytes(if kernel > self.own_peak + COUNTER_ERROR || self.sampled_peak == 0 { kernel } else { self.sampled_peak })
+        DataSize::from_bytes(if kernel > self.own_peak + COUNTER_ERROR || self.sampled_peak == 0 {
+            kernel
+        } else {
+            self.sampled_peak
+        })
     }
 }
 

@@ -75,7 +75,9 @@ impl Task {
     /// The command, with each of these words replaced by its value.
     pub(crate) fn command(&self, placeholders: &[(&str, String)]) -> Command {
         let fill = |text: &OsString| match text.to_str() {
-            Some(text) => placeholders.iter().fold(text.to_string(), |t, (word, value)| t.replace(word, value)).into(),
+            Some(text) => {
+                placeholders.iter().fold(text.to_string(), |t, (word, value)| t.replace(word, value)).into()
+            }
             None => text.clone(),
         };
         let mut command = Command::new(fill(&self.program));
@@ -176,7 +178,14 @@ impl RunningProcess {
             all
         };
         let peak_memory = self.memory.peak(usage.peak_memory);
-        Ok(FinishedProcess { usage, peak_memory, timed_out, wall, stdout: text(&self.stdout), stderr: text(&self.stderr) })
+        Ok(FinishedProcess {
+            usage,
+            peak_memory,
+            timed_out,
+            wall,
+            stdout: text(&self.stdout),
+            stderr: text(&self.stderr),
+        })
     }
 
     /// Sleeps until it ends, but not long enough to miss a signal or a deadline for long.
@@ -206,7 +215,7 @@ fn read_pipe(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     if let Some(mut pipe) = pipe {
         std::thread::spawn(move || {
             let mut buffer = vec![0; 64 * 1024];
-            while let Ok(length @ 1..) = pipe.read_all(&mut buffer) {
+            while let Ok(length @ 1..) = pipe.read(&mut buffer) {
                 if parts.send(buffer.get(..length).unwrap_or_default().to_vec()).is_err() {
                     return;
                 }

@@ -50,7 +50,10 @@ pub(crate) fn load(name_or_path: &str) -> Result<Scenario, LabError> {
         Some((name, text)) => Scenario::parse(text, Path::new(name)).map_err(refused),
         None => {
             let names: Vec<&str> = CARRIED.iter().map(|(name, _)| *name).collect();
-            Err(LabError::Spec(format!("`{name_or_path}` is no file and no scenario; there are: {}", names.join(", "))))
+            Err(LabError::Spec(format!(
+                "`{name_or_path}` is no file and no scenario; there are: {}",
+                names.join(", ")
+            )))
         }
     }
 }

@@ -6,7 +6,7 @@ use marline_core::units::{DataSize, Duration};
 use marline_sim::link::DirectionStats;
 use serde_json::{Value, json};
 
-use crate::{CongestionReport, EmulationReport, LinkReport, MpPrioRequest, CommandRun};
+use crate::{CommandRun, CongestionReport, EmulationReport, LinkReport, MpPrioRequest};
 
 /// The table that `marline-lab exec` prints.
 pub(crate) fn run_table(run: &CommandRun, congestion: &CongestionReport) -> String {
@@ -60,7 +60,14 @@ fn congestion_line(report: &CongestionReport) -> String {
 /// Why packets were dropped, in letters: full queue, CoDel, policer, loss, down, too large.
 fn drop_causes(link: &LinkReport) -> String {
     let of = |s: &DirectionStats| {
-        [s.dropped_queue_full, s.dropped_codel, s.dropped_policer, s.dropped_loss, s.dropped_down, s.dropped_oversize]
+        [
+            s.dropped_queue_full,
+            s.dropped_codel,
+            s.dropped_policer,
+            s.dropped_loss,
+            s.dropped_down,
+            s.dropped_oversize,
+        ]
     };
     let names = ["queue", "codel", "police", "loss", "down", "large"];
     let counts = of(&link.downlink).into_iter().zip(of(&link.uplink)).map(|(down, up)| (down + up).packets);

@@ -23,7 +23,7 @@ use marline_sim::spec::LinkSpec;
 use marline_sys::namespace::Network;
 use marline_sys::netlink::RouteSocket;
 
-use crate::network::{SYSCTLS, TunPair, set_link_up, create_tun};
+use crate::network::{SYSCTLS, TunPair, create_tun, set_link_up};
 use crate::{Congestion, LabError};
 
 /// A link between two places behind the server: 0 is its end, and each further number a network of its own.
@@ -64,7 +64,9 @@ pub(crate) fn build_sites(
     let end = |own: usize, other: usize, link: &LinkSpec| {
         let step = || LabError::at_step(format!("segment {}", link.name));
         let network = of(own).ok_or(io::ErrorKind::NotFound.into()).map_err(step())?;
-        network.run(|| create_tun(link).and_then(|tun| add_segment_routes(own, other, link, congestion).map(|()| tun))).map_err(step())
+        network
+            .run(|| create_tun(link).and_then(|tun| add_segment_routes(own, other, link, congestion).map(|()| tun)))
+            .map_err(step())
     };
     let pair = |segment: &Segment| {
         let client = end(segment.from, segment.to, &segment.link)?;
@@ -86,10 +88,16 @@ fn configure_site(site: usize) -> io::Result<()> {
 }
 
 /// The routes of one end of a segment, on a thread inside.
-fn add_segment_routes(own_site: usize, other_site: usize, link: &LinkSpec, congestion: Congestion) -> io::Result<()> {
+fn add_segment_routes(
+    own_site: usize,
+    other_site: usize,
+    link: &LinkSpec,
+    congestion: Congestion,
+) -> io::Result<()> {
     let socket = RouteSocket::open()?;
     let index = set_link_up(&socket, link)?;
-    let over = Route { source: Some(site_address(own_site).into()), ..Route::default_via_interface(family::V4, index) };
+    let over =
+        Route { source: Some(site_address(own_site).into()), ..Route::default_via_interface(family::V4, index) };
     let towards = Route { destination: Some((site_address(other_site).into(), 32)), ..over.clone() };
     for route in [Some(towards), (other_site == 0).then_some(over)].into_iter().flatten() {
         let with = Route { congestion_control: congestion.name().into(), ..route.clone() };

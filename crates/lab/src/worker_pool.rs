@@ -73,7 +73,7 @@ impl WorkerPool {
         let is_full = |used: &mut u64| *used > 0 && used.saturating_add(cost) > capacity;
         let guard = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         *self.released.wait_while(guard, is_full).unwrap_or_else(PoisonError::into_inner) += cost;
-        Permit { pool: self, cost: room: cost }
+        Permit { pool: self, cost }
     }
 }
 
@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn there_are_never_more_than_there_is_room_for_and_one_that_is_too_large_is_alone() {
-        let mixed: Vec<u64> = (0..200).map(|at| if at % 20 == 7 { EXCLUSIVE_COST } else { JOB_COST * (1 + at % 3) }).collect();
+        let mixed: Vec<u64> =
+            (0..200).map(|at| if at % 20 == 7 { EXCLUSIVE_COST } else { JOB_COST * (1 + at % 3) }).collect();
         assert_eq!(max_concurrent(4, &mixed), 100);
         let small: Vec<u64> = mixed.into_iter().filter(|room| *room != EXCLUSIVE_COST).collect();
         assert!((1..=4).contains(&max_concurrent(4, &small)));

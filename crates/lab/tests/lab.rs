@@ -12,7 +12,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_core::units::DataSize;
-use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Segment, ServerTcp, Service, Task, doctor, acquire_privileges};
+use marline_lab::{
+    Congestion, Lab, LabSpec, Output, Payload, Segment, ServerTcp, Service, Task, acquire_privileges, doctor,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// The program that some tests start as a process of its own.
@@ -65,7 +67,8 @@ fn main() -> ExitCode {
         eprintln!("skipped: {error}");
         return ExitCode::SUCCESS;
     }
-    if let Some(missing) = doctor::check_machine().into_iter().find(|finding| finding.is_required && !finding.is_ok) {
+    if let Some(missing) = doctor::check_machine().into_iter().find(|finding| finding.is_required && !finding.is_ok)
+    {
         eprintln!("skipped: {}: {}", missing.name, missing.message);
         return ExitCode::SUCCESS;
     }
@@ -303,7 +306,8 @@ fn every_mptcp_subflow_has_the_congestion_control_that_was_asked_for() {
             let client = scope.spawn(|| lab.run(&with_lte_joined("true", "random-6000000")).unwrap());
             let mut both = None;
             while !client.is_finished() && both.is_none() {
-                let output = lab.output_at_server(Command::new("ss").args(["-Htin", "state", "established"])).unwrap();
+                let output =
+                    lab.output_at_server(Command::new("ss").args(["-Htin", "state", "established"])).unwrap();
                 let text = String::from_utf8(output.stdout).unwrap();
                 both = (text.contains("10.1.0.2") && text.contains("10.2.0.2")).then_some(text);
                 std::thread::sleep(Duration::from_millis(50));
@@ -316,7 +320,8 @@ fn every_mptcp_subflow_has_the_congestion_control_that_was_asked_for() {
         let details: Vec<&str> = seen.lines().filter(|line| line.contains("wscale")).collect();
         assert!(details.len() >= 2, "{seen}");
         assert!(details.iter().all(|line| line.trim().starts_with(congestion.name())), "{seen}");
-        let idle = lab.output_at_server(Command::new("cat").arg("/proc/sys/net/ipv4/tcp_slow_start_after_idle")).unwrap();
+        let idle =
+            lab.output_at_server(Command::new("cat").arg("/proc/sys/net/ipv4/tcp_slow_start_after_idle")).unwrap();
         assert_eq!(idle.stdout, b"0\n", "windows survive a pause");
     }
 }
@@ -351,8 +356,8 @@ fn a_request_for_another_priority_is_seen_and_may_be_lost() {
 }
 
 fn a_client_sees_its_links_only() {
-    let lab =
-        Lab::start(&lab_spec(&["wifi,rate=9Mbit/s,mtu=1400B", "cell,rate=9Mbit/s,kind=lte"], Service::None)).unwrap();
+    let lab = Lab::start(&lab_spec(&["wifi,rate=9Mbit/s,mtu=1400B", "cell,rate=9Mbit/s,kind=lte"], Service::None))
+        .unwrap();
     let look = "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' ' | sort | tr '\\n' ' '; ls /sys/class/net | tr '\\n' ' '; \
                 cat /sys/class/net/cell/ifalias /sys/class/net/wifi/mtu";
     let run = lab.run(&Task::new("sh").args(["-c", look]).output(Output::Capture)).unwrap();
@@ -364,7 +369,8 @@ fn a_server_of_ones_own() {
         return;
     }
     let lab =
-        Lab::start(&lab_spec(&TWO_LINKS, Service::Command("exec python3 -m http.server 8000 2>/dev/null".into()))).unwrap();
+        Lab::start(&lab_spec(&TWO_LINKS, Service::Command("exec python3 -m http.server 8000 2>/dev/null".into())))
+            .unwrap();
     let run = lab.run(&curl(&["-o", "/dev/null", "-w", "%{http_code}", "http://10.99.0.1:8000/"])).unwrap();
     assert_eq!(String::from_utf8_lossy(&run.stdout), "200");
 }
@@ -384,7 +390,8 @@ fn places_behind_the_server_are_reached_over_their_own_segments() {
     let knock = |to: &str| {
         let run = lab.run(&curl(&[&format!("http://{to}:9/")])).unwrap();
         assert_eq!(run.status.code(), Some(7), "{to}: {}", String::from_utf8_lossy(&run.stderr));
-        let both = run.emulation.links.iter().filter(|l| l.uplink.delivered.packets.min(l.downlink.delivered.packets) > 0);
+        let both =
+            run.emulation.links.iter().filter(|l| l.uplink.delivered.packets.min(l.downlink.delivered.packets) > 0);
         both.map(|link| link.name.clone()).collect::<Vec<_>>()
     };
     // Each place by its own segment to the server's end, and over the client's first link.
@@ -399,7 +406,8 @@ fn the_server_may_stand_behind_its_gateways() {
     }
     let payload = Payload::new(DataSize::from_kib(300)).unwrap();
     let onward = Segment { from: 0, to: 1, link: "onward,rate=100Mbit/s,rtt=20ms".parse().unwrap() };
-    let spec = LabSpec { segments: vec![onward], server_site: 1, ..lab_spec(&TWO_LINKS, Service::Files(payload.path())) };
+    let spec =
+        LabSpec { segments: vec![onward], server_site: 1, ..lab_spec(&TWO_LINKS, Service::Files(payload.path())) };
     let lab = Lab::start(&spec).unwrap();
     assert!(lab.urls().unwrap().0.starts_with("http://10.99.0.2/"));
     // The gateway is the link's other end; behind it stands the server, whose certificate names its place.

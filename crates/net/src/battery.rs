@@ -100,7 +100,7 @@ impl BatteryMeter {
             sum.result()
         };
         let thread = std::thread::Builder::new().name("battery".into()).spawn(watch).ok()?;
-        Some(Self { stop: over: stop, thread: Some(thread) })
+        Some(Self { stop, thread: Some(thread) })
     }
 
     /// Reads once more and ends; none: the machine was not on its battery all the time.
@@ -261,7 +261,8 @@ mod tests {
         let folder = folder();
         supply(&folder, "BAT0", &[("type", "Battery"), ("status", "Discharging"), ("power_now", "4000000")]);
         let batteries = Batteries::find(folder.path()).unwrap();
-        let (started, watch) = (Instant::now(), BatteryMeter::with_interval(batteries, Duration::from_millis(5)).unwrap());
+        let (started, watch) =
+            (Instant::now(), BatteryMeter::with_interval(batteries, Duration::from_millis(5)).unwrap());
         std::thread::sleep(Duration::from_millis(30));
         let drawn = watch.finish().unwrap();
         // The mean is rounded down once for each step.

@@ -234,7 +234,9 @@ pub fn query_daemon<A: DeserializeOwned>(
     // Another user's directory may be empty; one that cannot be looked into may not.
     let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied if !is_empty() => ControlError::NotPermitted { who: command, socket: socket_path() },
+        io::ErrorKind::PermissionDenied if !is_empty() => {
+            ControlError::NotPermitted { who: command, socket: socket_path() }
+        }
         _ => ControlError::NotRunning { who: command, socket: socket_path(), error },
     })?;
     match exchange_json(&mut stream, request) {
@@ -252,8 +254,9 @@ pub fn query_daemon<A: DeserializeOwned>(
 
 /// The same sentence for every daemon. The socket is named only where it is more than absent: an unsafe directory, say.
 fn no_daemon(command: &str, socket: &Path, error: &io::Error) -> String {
-    let sentence =
-        format!("no {command} daemon runs in this network namespace; start it with `{command}`, or name its --run-dir");
+    let sentence = format!(
+        "no {command} daemon runs in this network namespace; start it with `{command}`, or name its --run-dir"
+    );
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => sentence,
         _ => format!("{sentence} ({}: {error})", socket.display()),

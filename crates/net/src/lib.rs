@@ -15,23 +15,23 @@
 
 pub mod admission;
 pub mod atomic_file;
+pub mod battery;
 pub mod checksum;
 pub mod control_socket;
 pub mod cookies;
-pub mod rlimit;
 pub mod directory;
 pub mod dns;
+pub mod egress;
 pub mod http;
 pub mod links;
 pub mod logged;
 pub mod mptcp;
-pub mod splice;
-pub mod battery;
-pub mod private_file;
 pub mod mptcp_send_queue;
+pub mod private_file;
 pub mod random;
-pub mod egress;
+pub mod rlimit;
 pub mod socks5;
+pub mod splice;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;

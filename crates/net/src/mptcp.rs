@@ -18,13 +18,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 pub fn mptcp_socket_to(peer: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let open = |domain| Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::MPTCP));
     // The host's default may be the other (net.ipv6.bindv6only).
-    let dual_stack = open(Domain::IPV6).and_then(|socket| match mptcp_socket_to.set_only_v6(false) {
+    let dual_stack = open(Domain::IPV6).and_then(|socket| match socket.set_only_v6(false) {
         Err(error) if peer.is_ipv4() => Err(error),
-        _ => Ok(mptcp_socket_to),
+        _ => Ok(socket),
     });
     match (dual_stack, peer.ip()) {
-        (Ok(socket), IpAddr::V4(ip)) => Ok((mptcp_socket_to, SocketAddr::new(ip.to_ipv6_mapped().into(), peer.port()))),
-        (Ok(socket), IpAddr::V6(_)) => Ok((mptcp_socket_to, peer)),
+        (Ok(socket), IpAddr::V4(ip)) => Ok((socket, SocketAddr::new(ip.to_ipv6_mapped().into(), peer.port()))),
+        (Ok(socket), IpAddr::V6(_)) => Ok((socket, peer)),
         (Err(_), IpAddr::V4(_)) => Ok((open(Domain::IPV4)?, peer)),
         (Err(error), IpAddr::V6(_)) => Err(error),
     }
@@ -42,7 +42,7 @@ pub fn unmapped(address: SocketAddr) -> SocketAddr {
 /// Whether a connection that was begun with MPTCP speaks it, or fell back to plain TCP; none: it was begun without it, or the kernel does
 /// not say.
 pub fn is_negotiated(socket: impl AsFd) -> Option<bool> {
-    match Spoken::of(mptcp_socket_to).ok()? {
+    match Spoken::of(socket).ok()? {
         Spoken::Yes => Some(true),
         Spoken::FellBack => Some(false),
         Spoken::Never | Spoken::Asked => None,
@@ -66,8 +66,8 @@ mod tests {
                 return;
             }
         };
-        mptcp_socket_to.set_nonblocking(false).unwrap();
-        mptcp_socket_to.connect(&to.into()).unwrap();
+        socket.set_nonblocking(false).unwrap();
+        socket.connect(&to.into()).unwrap();
         let (_, peer) = listener.accept().unwrap();
         let address = |address: io::Result<socket2::SockAddr>| unmapped(address.unwrap().as_socket().unwrap());
         assert_eq!((address(socket.local_addr()), address(socket.peer_addr())), (peer, at));

@@ -111,7 +111,10 @@ mod tests {
     fn addresses_of_each_kind_are_understood() {
         let name = [&[5, 1, 0, 5, 1, 0, 3, 6][..], b"h.test", &[1, 187]].concat();
         assert_eq!(exchange(&name).0.unwrap(), Ok(("h.test".to_owned(), 443)));
-        assert_eq!(exchange(&[5, 2, 1, 0, 5, 1, 0, 1, 192, 0, 2, 1, 0, 80]).0.unwrap(), Ok(("192.0.2.1".into(), 80)));
+        assert_eq!(
+            exchange(&[5, 2, 1, 0, 5, 1, 0, 1, 192, 0, 2, 1, 0, 80]).0.unwrap(),
+            Ok(("192.0.2.1".into(), 80))
+        );
         let six = [&[5, 1, 0, 5, 1, 0, 4][..], &Ipv6Addr::LOCALHOST.octets(), &[0, 80]].concat();
         assert_eq!(exchange(&six).0.unwrap(), Ok(("::1".to_owned(), 80)));
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use marline_core::paths::{ConnId, Paths};
-use marline_net::control_socket::{SHUTTING_DOWN, ControlServer};
+use marline_net::control_socket::{ControlServer, SHUTTING_DOWN};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 

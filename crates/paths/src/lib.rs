@@ -37,7 +37,7 @@ use std::path::PathBuf;
 
 use marline_core::paths::{Config, ConnId, LinkConfig};
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
-use marline_net::links::{LinkSelection, InterfaceList};
+use marline_net::links::{InterfaceList, LinkSelection};
 use tokio::sync::{mpsc, oneshot};
 
 pub use budgets::Budgets;

@@ -225,7 +225,7 @@ fn a_server_that_refuses_or_breaks_off_is_a_reset_for_the_program() {
     let Some(world) = World::new() else { return };
     world.forwarded(Config::default(), |counts| {
         // Nobody listens.
-        let error = world.connect(SERVER[0], PORT).and_then(|mut program| program.read_all(&mut [0; 1])).unwrap_err();
+        let error = world.connect(SERVER[0], PORT).and_then(|mut program| program.read(&mut [0; 1])).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(counts.failed(), 1);
         let server = world.serve(SERVER[0], true, |mut connection, _| {
@@ -248,7 +248,7 @@ fn a_forwarder_that_ends_leaves_no_half_file_that_looks_whole() {
             connection.write_all(b"half").unwrap();
             tell.send(()).unwrap();
             connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            connection.read_all(&mut [0; 1])
+            connection.read(&mut [0; 1])
         });
         let mut program = world.connect(SERVER[0], PORT).unwrap();
         program.write_all(b"hello").unwrap();
@@ -257,7 +257,7 @@ fn a_forwarder_that_ends_leaves_no_half_file_that_looks_whole() {
         assert_eq!(counts.open(), 1);
         (program, server)
     });
-    let ends = [program.read_all(&mut [0; 1]), server.join().unwrap()];
+    let ends = [program.read(&mut [0; 1]), server.join().unwrap()];
     for (who, end) in ["program", "server"].into_iter().zip(ends) {
         assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset, "the {who} took it for a whole");
     }

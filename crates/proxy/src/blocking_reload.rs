@@ -70,6 +70,9 @@ mod tests {
     fn three_target_durations_are_waited() {
         assert_eq!(blocking_timeout(Some(Duration::from_secs(4))), Duration::from_secs(12));
         assert_eq!(blocking_timeout(None), Duration::from_secs(18));
-        assert_eq!((blocking_timeout(Some(Duration::ZERO)), blocking_timeout(Some(Duration::MAX))), (MIN_TIMEOUT, MAX_TIMEOUT));
+        assert_eq!(
+            (blocking_timeout(Some(Duration::ZERO)), blocking_timeout(Some(Duration::MAX))),
+            (MIN_TIMEOUT, MAX_TIMEOUT)
+        );
     }
 }

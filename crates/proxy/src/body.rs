@@ -22,9 +22,9 @@ use url::Url;
 
 use super::client_admission::ConnPermit;
 use super::revocable_windows::RevocableWindow;
-use super::track_playback::TrackSegment;
 use super::session::{Session, wait_for_identity};
 use super::single_link::{PeekOutcome, SingleLinkResponse, concat};
+use super::track_playback::TrackSegment;
 
 /// The body of an answer.
 pub(super) enum ProxyBody {
@@ -110,7 +110,17 @@ impl StreamBody {
         window: Rc<RevocableWindow>,
         transfer: TransferState,
     ) -> Self {
-        Self { id, session, segment: part: segment, window: loan: window, transfer: work: transfer, start: from, next_offset: from, peeked: Bytes::new(), remaining: None }
+        Self {
+            id,
+            session,
+            segment,
+            window,
+            transfer,
+            start: from,
+            next_offset: from,
+            peeked: Bytes::new(),
+            remaining: None,
+        }
     }
 
     /// It is sent on this connection, which is closed when its window is revoked.

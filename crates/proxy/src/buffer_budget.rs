@@ -142,23 +142,34 @@ impl BufferBudget {
             return Err(GrantError::RemoteShareExhausted);
         }
         let total_extras = self.total / 2 - self.total / 16;
-        let client_extras = if client == Client::HERE { total_extras } else { (total_extras / 2).saturating_sub(client_usage.extras) };
+        let client_extras = if client == Client::HERE {
+            total_extras
+        } else {
+            (total_extras / 2).saturating_sub(client_usage.extras)
+        };
         let available_extras = total_extras.saturating_sub(total.extras).min(client_extras) / 2;
-        let extra_size = self.per_player.saturating_sub(base_size + held.bytes()).min(available_extras).min(unused - base_size);
+        let extra_size =
+            self.per_player.saturating_sub(base_size + held.bytes()).min(available_extras).min(unused - base_size);
         let client_usage = usage.entry(client).or_default();
         client_usage.bases += base_size;
         client_usage.extras += extra_size;
-        Ok(WindowGrant { base_size: base: base_size, extra_size: extra: extra_size, client, usage: Arc::clone(&self.usage) })
+        Ok(WindowGrant { base_size, extra_size, client, usage: Arc::clone(&self.usage) })
     }
 
     /// Memory for lists of a client; none: there is not so much left.
     pub(super) fn reserve(&self, client: Client, purpose: Purpose, bytes: u64) -> Option<Reservation> {
-        let mut reservation = Reservation { bytes: 0, purpose: what: purpose, client, budget: self.clone() };
+        let mut reservation = Reservation { bytes: 0, purpose, client, budget: self.clone() };
         reservation.grow(bytes).then_some(reservation)
     }
 
     /// What is left of this for a client, for a part of so many bytes in all.
-    fn available(&self, usage: &BTreeMap<Client, ClientUsage>, client: Client, purpose: Purpose, requested: u64) -> u64 {
+    fn available(
+        &self,
+        usage: &BTreeMap<Client, ClientUsage>,
+        client: Client,
+        purpose: Purpose,
+        requested: u64,
+    ) -> u64 {
         let limit = match purpose {
             // The last quarter is for small parts: a playlist of a few segments must not wait for huge ones.
             Purpose::Playlists if requested > SMALL_RESERVATION => self.total / 16 / 4 * 3,
@@ -166,13 +177,16 @@ impl BufferBudget {
             Purpose::PrefetchIndex => self.total / 32,
         };
         let total = Usage::sum(usage, |_| true);
-        let available = limit.saturating_sub(total.of_purpose(purpose)).min(self.total.saturating_sub(total.total()));
+        let available =
+            limit.saturating_sub(total.of_purpose(purpose)).min(self.total.saturating_sub(total.total()));
         if client == Client::HERE || purpose == Purpose::PrefetchIndex {
             return available;
         }
         let remote_total = Usage::sum(usage, |of| of != Client::HERE).of_purpose(purpose);
         let client_total = usage.get(&client).map_or(0, |own| own.of_purpose(purpose));
-        available.min((limit / 4 * 3).saturating_sub(remote_total)).min((limit / 2).max(SMALL_RESERVATION).saturating_sub(client_total))
+        available
+            .min((limit / 4 * 3).saturating_sub(remote_total))
+            .min((limit / 2).max(SMALL_RESERVATION).saturating_sub(client_total))
     }
 
     /// The most for one player.
@@ -257,12 +271,15 @@ impl Usage {
 
     /// What all clients have for which `counts` is true.
     fn sum(usage: &BTreeMap<Client, ClientUsage>, is_counted: impl Fn(Client) -> bool) -> ClientUsage {
-        usage.iter().filter(|(client, _)| is_counted(**client)).fold(ClientUsage::default(), |sum, (_, client_usage)| ClientUsage {
-            bases: sum.bases + client_usage.bases,
-            extras: sum.extras + client_usage.extras,
-            playlists: sum.playlists + client_usage.playlists,
-            prefetch_index: sum.prefetch_index + client_usage.prefetch_index,
-        })
+        usage.iter().filter(|(client, _)| is_counted(**client)).fold(
+            ClientUsage::default(),
+            |sum, (_, client_usage)| ClientUsage {
+                bases: sum.bases + client_usage.bases,
+                extras: sum.extras + client_usage.extras,
+                playlists: sum.playlists + client_usage.playlists,
+                prefetch_index: sum.prefetch_index + client_usage.prefetch_index,
+            },
+        )
     }
 
     /// Changes what a client has, and forgets a client that has nothing.
@@ -311,7 +328,8 @@ mod tests {
     #[test]
     fn the_first_players_get_the_most_and_the_two_hundredth_still_gets_some() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
-        let grants: Vec<WindowGrant> = (0..200).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
+        let grants: Vec<WindowGrant> =
+            (0..200).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
         assert_eq!(grants.len(), 200);
         assert_eq!(grants[5].size(), DataSize::from_mib(32));
         assert!(grants[199].size() >= BASE_WINDOW);
@@ -330,7 +348,8 @@ mod tests {
     #[test]
     fn who_would_find_nothing_is_turned_away() {
         let memory = BufferBudget::new(DataSize::from_mib(4), DataSize::from_mib(32));
-        let grants: Vec<WindowGrant> = (0..10).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
+        let grants: Vec<WindowGrant> =
+            (0..10).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
         assert_eq!(grants.len(), 2);
         assert!(memory.granted_total() <= DataSize::from_mib(4));
     }
@@ -350,8 +369,12 @@ mod tests {
         list.shrink_to(1 << 20);
         assert_eq!((list.bytes(), list.available()), (1 << 20, 1 << 20));
         drop((list, small, kept));
-        let grants: Vec<WindowGrant> = std::iter::from_fn(|| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
-        assert_eq!((grants.len(), memory.available(&memory.usage.lock(), Client::HERE, Purpose::Playlists, 0)), (32, 4 << 20));
+        let grants: Vec<WindowGrant> =
+            std::iter::from_fn(|| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
+        assert_eq!(
+            (grants.len(), memory.available(&memory.usage.lock(), Client::HERE, Purpose::Playlists, 0)),
+            (32, 4 << 20)
+        );
         assert!(memory.granted_total() + DataSize::from_mib(4) <= DataSize::from_mib(64));
     }
 
@@ -380,7 +403,8 @@ mod tests {
         assert_eq!(memory.grant(two, DataSize::ZERO).unwrap_err(), GrantError::RemoteShareExhausted);
         let extras: u64 = greedy.iter().map(|grant| grant.extra_size).sum();
         assert!(extras <= DataSize::from_mib(112).bytes(), "{extras}");
-        let here: Vec<WindowGrant> = (0..50).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
+        let here: Vec<WindowGrant> =
+            (0..50).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
         assert_eq!((here.len(), here[0].size()), (32, DataSize::from_mib(32)));
         drop(greedy);
         assert_eq!(memory.grant(two, DataSize::ZERO).unwrap().size(), DataSize::from_mib(32));

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use marline_net::admission::{GuestTicket, ConnAdmission, HandshakeTicket, PendingHandshakes};
+use marline_net::admission::{ConnAdmission, GuestTicket, HandshakeTicket, PendingHandshakes};
 use tokio::sync::watch;
 
 /// The clients of one listener.
@@ -34,7 +34,7 @@ impl ClientAdmission {
             admitted: RefCell::new(ConnAdmission::new(max, max / 2)),
             awaiting_request: RefCell::new(PendingHandshakes::new(max / 4)),
             open_count: Cell::new(0),
-            max: most: max,
+            max,
         })
     }
 
@@ -51,7 +51,13 @@ impl ClientAdmission {
             let _ = evicted_tx.send(true);
         }
         self.open_count.set(self.open_count.get() + 1);
-        Some(Rc::new(ConnPermit { clients: Rc::clone(self), ticket, idle_ticket: Cell::new(Some(idle_ticket)), close_tx: goes: close_tx, close_rx: gone: close_rx }))
+        Some(Rc::new(ConnPermit {
+            clients: Rc::clone(self),
+            ticket,
+            idle_ticket: Cell::new(Some(idle_ticket)),
+            close_tx,
+            close_rx,
+        }))
     }
 
     /// How long a connection may be idle before a request, and take for its head.
@@ -129,7 +135,8 @@ mod tests {
         assert_eq!(silent.iter().filter(|seat| is_closed(seat)).count(), 10);
         assert!(is_closed(&silent[0]) && !is_closed(&silent[19]));
         drop(silent);
-        let busy: Vec<_> = (0..20).map(|_| clients.admit(address(1)).inspect(|seat| seat.on_request()).unwrap()).collect();
+        let busy: Vec<_> =
+            (0..20).map(|_| clients.admit(address(1)).inspect(|seat| seat.on_request()).unwrap()).collect();
         assert!(!busy.iter().any(|seat| is_closed(seat)));
         assert!(clients.admit(address(2)).is_some());
     }

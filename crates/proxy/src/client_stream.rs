@@ -44,8 +44,11 @@ impl ClientStream {
     /// Whether the bytes are written in another form, or begin to be.
     fn begin_replacement(&mut self, bytes: &[u8]) -> bool {
         if self.replacement.is_none() && !self.is_served.load(Ordering::Relaxed) {
-            self.replacement =
-                with_explanation(bytes).map(|bytes_with_text| ReplacedResponse { bytes: bytes_with_text, written: 0, replaced_len: bytes.len() });
+            self.replacement = with_explanation(bytes).map(|bytes_with_text| ReplacedResponse {
+                bytes: bytes_with_text,
+                written: 0,
+                replaced_len: bytes.len(),
+            });
         }
         self.replacement.is_some()
     }
@@ -116,7 +119,8 @@ fn with_explanation(response: &[u8]) -> Option<Vec<u8>> {
         "431" => "the header fields of the request are too long",
         _ => return None,
     };
-    let is_hyper_field = |field: &str| matches!(field, "connection: close" | EMPTY_BODY_FIELD) || field.starts_with("date: ");
+    let is_hyper_field =
+        |field: &str| matches!(field, "connection: close" | EMPTY_BODY_FIELD) || field.starts_with("date: ");
     if !(fields.split("\r\n").all(is_hyper_field) && fields.contains(EMPTY_BODY_FIELD)) {
         return None;
     }
@@ -124,7 +128,9 @@ fn with_explanation(response: &[u8]) -> Option<Vec<u8>> {
         "content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\ncontent-length: {}",
         message.len() + 1
     );
-    Some(format!("{status}\r\n{}\r\n\r\n{message}\n", fields.replace(EMPTY_BODY_FIELD, &entity_fields)).into_bytes())
+    Some(
+        format!("{status}\r\n{}\r\n\r\n{message}\n", fields.replace(EMPTY_BODY_FIELD, &entity_fields)).into_bytes(),
+    )
 }
 
 const EMPTY_BODY_FIELD: &str = "content-length: 0";

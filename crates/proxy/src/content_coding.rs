@@ -54,7 +54,12 @@ fn detect_compression(input: &[u8], coding: ContentCoding) -> Option<Compression
 ///
 /// # Errors
 /// The coding is not known, the body is damaged, or what comes out of it is longer than `most`.
-pub(super) fn decode(body: &[u8], encoding: &str, max_len: usize, cost: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
+pub(super) fn decode(
+    body: &[u8],
+    encoding: &str,
+    max_len: usize,
+    cost: &mut ParseBudget,
+) -> Result<Vec<u8>, PlaylistError> {
     let mut bytes = None;
     for coding in parse_codings(encoding)?.into_iter().rev() {
         let input = bytes.as_deref().unwrap_or(body);
@@ -63,7 +68,9 @@ pub(super) fn decode(body: &[u8], encoding: &str, max_len: usize, cost: &mut Par
             CompressionFormat::Gzip => gunzip(input, max_len, cost)?,
             CompressionFormat::Zlib => read(flate2::read::ZlibDecoder::new(input), max_len, cost)?,
             CompressionFormat::RawDeflate => read(flate2::read::DeflateDecoder::new(input), max_len, cost)?,
-            CompressionFormat::Brotli => read(brotli_decompressor::Decompressor::new(input, BUFFER_SIZE), max_len, cost)?,
+            CompressionFormat::Brotli => {
+                read(brotli_decompressor::Decompressor::new(input, BUFFER_SIZE), max_len, cost)?
+            }
         });
     }
     match bytes {
@@ -74,7 +81,11 @@ pub(super) fn decode(body: &[u8], encoding: &str, max_len: usize, cost: &mut Par
 }
 
 /// What comes out of the first bytes of a body, at most so much, and whether the next byte cannot be decoded, however many follow.
-pub(super) fn decode_prefix<'a>(prefix: &'a [u8], codings: &[ContentCoding], max_len: usize) -> (Cow<'a, [u8]>, bool) {
+pub(super) fn decode_prefix<'a>(
+    prefix: &'a [u8],
+    codings: &[ContentCoding],
+    max_len: usize,
+) -> (Cow<'a, [u8]>, bool) {
     let (mut decoded, mut is_damaged) = (Cow::Borrowed(prefix), false);
     for coding in codings.iter().rev() {
         // A header has two bytes.
@@ -100,7 +111,7 @@ fn decompress_prefix(input: &[u8], format: CompressionFormat, max_len: usize) ->
     let (mut out, mut len) = (vec![0; max_len], 0);
     let is_damaged = loop {
         let Some(free) = out.get_mut(len..).filter(|rest| !rest.is_empty()) else { break false };
-        match decoder.read_all(free) {
+        match decoder.read(free) {
             Ok(0) => break false,
             Ok(len_read) => len += len_read,
             // A decoder that wants more than there is reports an error as well.
@@ -127,9 +138,9 @@ struct PrefixReader<'a> {
 }
 
 impl Read for PrefixReader<'_> {
-    fn read_all(&mut self, to: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.has_ended.set(self.has_ended.get() || self.remaining.is_empty());
-        self.remaining.read_all(to)
+        self.remaining.read(to)
     }
 }
 
@@ -153,12 +164,17 @@ fn read(mut decoder: impl Read, max_len: usize, cost: &mut ParseBudget) -> Resul
     Ok(decoded)
 }
 
-fn read_into(out: &mut Vec<u8>, decoder: &mut impl Read, max_len: usize, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
+fn read_into(
+    out: &mut Vec<u8>,
+    decoder: &mut impl Read,
+    max_len: usize,
+    cost: &mut ParseBudget,
+) -> Result<(), PlaylistError> {
     // A decoder's tables are set up even for nothing.
     cost.charge_work(DECODER_SETUP_COST)?;
     let mut buffer = [0; BUFFER_SIZE];
     loop {
-        match decoder.read_all(&mut buffer) {
+        match decoder.read(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(len) => {
                 cost.charge_work(len)?;

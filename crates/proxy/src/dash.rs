@@ -23,19 +23,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::url_rewrite::{RewriteResult, RewriteContext};
-use super::parse_budget::{ParseBudget, MAX_EXPANDED_URL, PlaylistError, limit_error, malformed_error, quote_excerpt};
-use super::playlist_marks::TextForm;
-use super::listed_urls::ListedUrls;
-use super::segment_index::{SegmentUrls, MAX_SEGMENTS, SegmentIndex, Rendition, SegmentTemplate, SegmentTimeline, ticks_to_duration};
 use super::hls::RewrittenPlaylist;
+use super::listed_urls::ListedUrls;
+use super::parse_budget::{
+    MAX_EXPANDED_URL, ParseBudget, PlaylistError, limit_error, malformed_error, quote_excerpt,
+};
+use super::playlist_marks::TextForm;
+use super::segment_index::{
+    MAX_SEGMENTS, Rendition, SegmentIndex, SegmentTemplate, SegmentTimeline, SegmentUrls, ticks_to_duration,
+};
+use super::url_rewrite::{RewriteContext, RewriteResult};
 use super::xml::{Attribute, ElementId, XmlTree, html_only_reference};
 
 /// Reads a manifest.
 ///
 /// # Errors
 /// It is none, or has errors, or costs too much.
-pub(super) fn rewrite(text: &str, context: &RewriteContext, budget: &mut ParseBudget) -> Result<RewrittenPlaylist, PlaylistError> {
+pub(super) fn rewrite(
+    text: &str,
+    context: &RewriteContext,
+    budget: &mut ParseBudget,
+) -> Result<RewrittenPlaylist, PlaylistError> {
     // Players make addresses out of templates and bases.
     budget.urls = ListedUrls::by_host();
     let tree = XmlTree::parse(text, budget)?;
@@ -54,8 +62,16 @@ pub(super) fn rewrite(text: &str, context: &RewriteContext, budget: &mut ParseBu
     // A part of another manifest may be resolved in the bases of that one.
     let has_other_bases = tree.name(XmlTree::ROOT) != "MPD";
     let (outer_context, inherited) = (Rc::clone(&context), Rc::default());
-    let root_scope =
-        ElementScope { end: tree.len(), outer_context: outer: outer_context, context: place: context, has_other_bases: several: has_other_bases, siblings_have_other_bases: has_other_bases, is_within_representation: false, base_depth: 0, inherited };
+    let root_scope = ElementScope {
+        end: tree.len(),
+        outer_context,
+        context,
+        has_other_bases,
+        siblings_have_other_bases: has_other_bases,
+        is_within_representation: false,
+        base_depth: 0,
+        inherited,
+    };
     // A dynamic one is read again and again (section 5.3.1.2).
     let is_static = tree.attribute(XmlTree::ROOT, "type").as_deref() != Some("dynamic");
     let mut rewriter = DashRewriter {
@@ -65,7 +81,7 @@ pub(super) fn rewrite(text: &str, context: &RewriteContext, budget: &mut ParseBu
         copied_until: 0,
         segment_count: 0,
         adaptation_set_count: 0,
-        is_static: ends: is_static,
+        is_static,
         timelines: BTreeMap::new(),
         attribute_values: BTreeMap::new(),
         pending_edits: BTreeMap::new(),
@@ -147,7 +163,12 @@ struct InheritedTemplate<'a> {
 }
 
 impl<'a> DashRewriter<'a> {
-    fn visit(&mut self, id: ElementId, parent_scope: &ElementScope<'a>, budget: &mut ParseBudget) -> Result<ElementScope<'a>, PlaylistError> {
+    fn visit(
+        &mut self,
+        id: ElementId,
+        parent_scope: &ElementScope<'a>,
+        budget: &mut ParseBudget,
+    ) -> Result<ElementScope<'a>, PlaylistError> {
         let (tree, name) = (self.tree, self.tree.name(id));
         // Its children are gone through several times below.
         budget.charge_work(4 * tree.children(id).count())?;
@@ -155,7 +176,7 @@ impl<'a> DashRewriter<'a> {
         let mut scope = ElementScope {
             end: tree.next_outside(id),
             context: Rc::clone(&outer_context),
-            outer_context: outer: outer_context,
+            outer_context,
             has_other_bases: parent_scope.has_other_bases,
             siblings_have_other_bases: parent_scope.has_other_bases,
             is_within_representation: parent_scope.is_within_representation || name == "Representation",
@@ -202,7 +223,8 @@ impl<'a> DashRewriter<'a> {
                 Some(replacement) => self.replace(attribute.value_range(), &replacement, budget)?,
                 None => {
                     // Templates above a representation get one of its own where its base matters ([`own_template`]).
-                    let is_inherited = !scope.is_within_representation && name != "SegmentTemplate" && *url_attribute != "href";
+                    let is_inherited =
+                        !scope.is_within_representation && name != "SegmentTemplate" && *url_attribute != "href";
                     let has_other_bases = scope.has_other_bases || is_inherited;
                     self.write_url((&scope.context, has_other_bases), &value, attribute.value_range(), budget)?;
                 }
@@ -253,7 +275,7 @@ impl<'a> DashRewriter<'a> {
         if let Some(template) = template {
             let timeline = tree.children_named(template, "SegmentTimeline").next();
             let (context, has_other_bases) = (Rc::clone(&scope.context), scope.has_other_bases);
-            inherited.templates.push(InheritedTemplate { tree, template, timeline, context: place: context, has_other_bases: several: has_other_bases });
+            inherited.templates.push(InheritedTemplate { tree, template, timeline, context, has_other_bases });
             if inherited.templates.len() > MAX_TEMPLATES {
                 inherited.templates.remove(0);
             }
@@ -261,7 +283,12 @@ impl<'a> DashRewriter<'a> {
     }
 
     /// Writes the text of an element, which is an address in one of these places, or none.
-    fn write_text(&mut self, id: ElementId, context: Option<(&RewriteContext, bool)>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn write_text(
+        &mut self,
+        id: ElementId,
+        context: Option<(&RewriteContext, bool)>,
+        budget: &mut ParseBudget,
+    ) -> Result<(), PlaylistError> {
         let tree = self.tree;
         if let Some((text, span)) = tree.text(id, budget)? {
             return match context.filter(|_| !text.is_empty()) {
@@ -271,14 +298,22 @@ impl<'a> DashRewriter<'a> {
         }
         for text in tree.own_and_nested_text(id, budget)? {
             if self.text_context.mark_value(&text, budget)?.is_some() {
-                return Err(limit_error(format!("a `{}` has an address with elements in it", quote_excerpt(tree.name(id)))));
+                return Err(limit_error(format!(
+                    "a `{}` has an address with elements in it",
+                    quote_excerpt(tree.name(id))
+                )));
             }
         }
         Ok(())
     }
 
     /// Writes a value that is no address with the marks that it needs.
-    fn write_unparsed(&mut self, value: &str, span: Range<usize>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn write_unparsed(
+        &mut self,
+        value: &str,
+        span: Range<usize>,
+        budget: &mut ParseBudget,
+    ) -> Result<(), PlaylistError> {
         match self.text_context.mark_value(value, budget)? {
             Some(marked) => self.replace(span, &marked, budget),
             None => Ok(()),
@@ -314,7 +349,13 @@ impl<'a> DashRewriter<'a> {
     }
 
     /// The servers of UTCTiming (section 5.8.4.11): a list of addresses for the schemes over HTTP.
-    fn write_utc_timing(&mut self, id: ElementId, context: &RewriteContext, value: &Attribute<'_>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn write_utc_timing(
+        &mut self,
+        id: ElementId,
+        context: &RewriteContext,
+        value: &Attribute<'_>,
+        budget: &mut ParseBudget,
+    ) -> Result<(), PlaylistError> {
         let scheme = self.tree.attribute(id, "schemeIdUri").unwrap_or_default();
         let (text, mut rewritten) = (value.value(), Vec::new());
         let Some(kind) = scheme.strip_prefix("urn:mpeg:dash:utc:http-") else {
@@ -346,11 +387,17 @@ impl<'a> DashRewriter<'a> {
 
     /// Gives a representation a template of its own where the player would make another address out of one of an element
     /// above it than is meant.
-    fn add_own_template(&mut self, id: ElementId, scope: &ElementScope<'a>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn add_own_template(
+        &mut self,
+        id: ElementId,
+        scope: &ElementScope<'a>,
+        budget: &mut ParseBudget,
+    ) -> Result<(), PlaylistError> {
         let tree = self.tree;
         let attribute_of = |name| tree.attribute(id, name).unwrap_or_default();
         let (identification, bandwidth) = (attribute_of("id"), attribute_of("bandwidth"));
-        let has_no_url_characters = |text: &str| !text.contains(['/', '\\', ':', '?', '#', '%', '.', '\t', '\n', '\r']);
+        let has_no_url_characters =
+            |text: &str| !text.contains(['/', '\\', ':', '?', '#', '%', '.', '\t', '\n', '\r']);
         let are_names_plain = has_no_url_characters(&identification) && has_no_url_characters(&bandwidth);
         let expand = |template: &str| {
             let template = substitute(template, "$RepresentationID$", &identification)?;
@@ -360,13 +407,20 @@ impl<'a> DashRewriter<'a> {
         let own_template = tree.children_named(id, "SegmentTemplate").next();
         budget.charge_work(inherited.templates.len() * 3)?;
         for name in TEMPLATE_ATTRIBUTES {
-            let inherited_value =
-                inherited.templates.iter().rev().find_map(|source| Some((source, tree.attribute(source.template, name)?)));
-            let Some((source, template)) = inherited_value.filter(|(_, template)| !template.is_empty()) else { continue };
-            let is_other_base = scope.has_other_bases && !source.has_other_bases || !Rc::ptr_eq(&source.context, &scope.context);
+            let inherited_value = inherited
+                .templates
+                .iter()
+                .rev()
+                .find_map(|source| Some((source, tree.attribute(source.template, name)?)));
+            let Some((source, template)) = inherited_value.filter(|(_, template)| !template.is_empty()) else {
+                continue;
+            };
+            let is_other_base =
+                scope.has_other_bases && !source.has_other_bases || !Rc::ptr_eq(&source.context, &scope.context);
             let misses = |name: &str, value: &str| value.is_empty() && template.contains(name);
-            let is_safe =
-                are_names_plain && !misses("$RepresentationID$", &identification) && !misses("$Bandwidth$", &bandwidth);
+            let is_safe = are_names_plain
+                && !misses("$RepresentationID$", &identification)
+                && !misses("$Bandwidth$", &bandwidth);
             if is_safe && !is_other_base {
                 continue;
             }
@@ -386,7 +440,8 @@ impl<'a> DashRewriter<'a> {
             };
             budget.charge_work(written.len() + intended.len())?;
             let is_risky = is_risky(&template, scope.has_other_bases) || is_risky(&intended, scope.has_other_bases);
-            let Some(right) = expected.filter(|right| is_risky || resolve(&resulting).as_ref() != Some(right)) else {
+            let Some(right) = expected.filter(|right| is_risky || resolve(&resulting).as_ref() != Some(right))
+            else {
                 continue;
             };
             if own_template == Some(source.template) {
@@ -420,7 +475,12 @@ impl<'a> DashRewriter<'a> {
     }
 
     /// Writes another text in the place of a part of the source, behind all that was changed before.
-    fn replace(&mut self, span: Range<usize>, replacement: &str, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn replace(
+        &mut self,
+        span: Range<usize>,
+        replacement: &str,
+        budget: &mut ParseBudget,
+    ) -> Result<(), PlaylistError> {
         if span.start < self.copied_until {
             // Within what was changed already.
             return Ok(());
@@ -434,7 +494,9 @@ impl<'a> DashRewriter<'a> {
 
     /// Copies the source up to there.
     fn copy_until(&mut self, until: usize, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
-        while let Some((position, (end, text))) = self.pending_edits.first_key_value().map(|(at, edit)| (*at, edit.clone())) {
+        while let Some((position, (end, text))) =
+            self.pending_edits.first_key_value().map(|(at, edit)| (*at, edit.clone()))
+        {
             if position > until || end > until {
                 break;
             }
@@ -450,13 +512,19 @@ impl<'a> DashRewriter<'a> {
 
     fn copy_text(&mut self, until: usize, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         let text = self.text.get(self.copied_until..until).unwrap_or_default();
-        self.out.changed_urls += self.text_context.write_unparsed(&mut self.out.text, (text, TextForm::Value), budget)?;
+        self.out.changed_urls +=
+            self.text_context.write_unparsed(&mut self.out.text, (text, TextForm::Value), budget)?;
         self.copied_until = until;
         Ok(())
     }
 
     /// The segments of a representation, as far as they are known.
-    fn add_representation(&mut self, id: ElementId, scope: &ElementScope<'a>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn add_representation(
+        &mut self,
+        id: ElementId,
+        scope: &ElementScope<'a>,
+        budget: &mut ParseBudget,
+    ) -> Result<(), PlaylistError> {
         if self.out.note.is_some() {
             return Ok(());
         }
@@ -466,7 +534,11 @@ impl<'a> DashRewriter<'a> {
         };
         if let Some(index) = index {
             if budget.charge_index(index.memory_size()) {
-                self.out.renditions.push(Rendition { set: self.adaptation_set_count, index: pieces: index, is_final: self.is_static });
+                self.out.renditions.push(Rendition {
+                    set: self.adaptation_set_count,
+                    index,
+                    is_final: self.is_static,
+                });
             } else {
                 self.out.note = Some(TOO_MANY_SEGMENTS);
             }
@@ -474,11 +546,17 @@ impl<'a> DashRewriter<'a> {
         Ok(())
     }
 
-    fn template_index(&mut self, id: ElementId, scope: &ElementScope<'a>, budget: &mut ParseBudget) -> Result<Option<SegmentIndex>, PlaylistError> {
+    fn template_index(
+        &mut self,
+        id: ElementId,
+        scope: &ElementScope<'a>,
+        budget: &mut ParseBudget,
+    ) -> Result<Option<SegmentIndex>, PlaylistError> {
         let tree = self.tree;
         let InheritedValues { period_duration: period_duration, templates, .. } = &*scope.inherited;
         // What an inner template does not say, an outer one does (section 5.3.9.1).
-        let inherited_attribute = |name: &str| templates.iter().rev().find_map(|level| level.tree.attribute(level.template, name));
+        let inherited_attribute =
+            |name: &str| templates.iter().rev().find_map(|level| level.tree.attribute(level.template, name));
         let inherited_number = |name: &str| inherited_attribute(name).and_then(|text| text.parse::<u64>().ok());
         budget.charge_work(templates.len() * 128)?;
         let Some(media) = inherited_attribute("media") else { return Ok(None) };
@@ -501,9 +579,17 @@ impl<'a> DashRewriter<'a> {
         if let Some(timeline) = templates.iter().rev().find_map(|level| level.timeline) {
             let end = period_duration.map(|total| (total.as_secs_f64() * timescale as f64) as u64);
             let Some(timeline) = self.read_timeline(timeline, end, budget)? else { return Ok(None) };
-            return Ok(Some(SegmentIndex::Timeline { template, by_time: variable == "Time", first_number: first, timeline, timescale }));
+            return Ok(Some(SegmentIndex::Timeline {
+                template,
+                by_time: variable == "Time",
+                first_number: first,
+                timeline,
+                timescale,
+            }));
         }
-        let Some(duration) = inherited_number("duration").filter(|ticks| *ticks > 0).map(|ticks| ticks_to_duration(ticks, timescale))
+        let Some(duration) = inherited_number("duration")
+            .filter(|ticks| *ticks > 0)
+            .map(|ticks| ticks_to_duration(ticks, timescale))
         else {
             return Ok(None);
         };
@@ -516,7 +602,12 @@ impl<'a> DashRewriter<'a> {
     }
 
     /// A timeline (section 5.3.9.6); none: it is too long to be remembered.
-    fn read_timeline(&mut self, id: ElementId, end: Option<u64>, budget: &mut ParseBudget) -> Result<Option<Arc<SegmentTimeline>>, PlaylistError> {
+    fn read_timeline(
+        &mut self,
+        id: ElementId,
+        end: Option<u64>,
+        budget: &mut ParseBudget,
+    ) -> Result<Option<Arc<SegmentTimeline>>, PlaylistError> {
         if let Some(cached) = self.timelines.get(&id) {
             return Ok(Some(Arc::clone(cached)));
         }
@@ -525,8 +616,9 @@ impl<'a> DashRewriter<'a> {
         let mut entries = tree.children_named(id, "S").peekable();
         while let Some(entry) = entries.next() {
             budget.charge_work(tree.attributes(entry).len())?;
-            let number =
-                |entry: ElementId, name: &str| tree.attribute(entry, name).and_then(|text| text.parse::<u64>().ok());
+            let number = |entry: ElementId, name: &str| {
+                tree.attribute(entry, name).and_then(|text| text.parse::<u64>().ok())
+            };
             next_start = number(entry, "t").unwrap_or(next_start);
             let Some(ticks) = number(entry, "d").filter(|ticks| *ticks > 0) else { break };
             let repeat_count = tree.attribute(entry, "r").and_then(|text| text.parse::<i64>().ok());
@@ -551,10 +643,18 @@ impl<'a> DashRewriter<'a> {
     }
 
     /// The segments of a list; none: they are too many.
-    fn list_index(&mut self, id: ElementId, context: &RewriteContext, budget: &mut ParseBudget) -> Result<Option<SegmentUrls>, PlaylistError> {
+    fn list_index(
+        &mut self,
+        id: ElementId,
+        context: &RewriteContext,
+        budget: &mut ParseBudget,
+    ) -> Result<Option<SegmentUrls>, PlaylistError> {
         let tree = self.tree;
         let number_attribute = |name| tree.attribute(id, name).and_then(|text| text.parse::<u64>().ok());
-        let duration = ticks_to_duration(number_attribute("duration").unwrap_or_default(), number_attribute("timescale").unwrap_or(1));
+        let duration = ticks_to_duration(
+            number_attribute("duration").unwrap_or_default(),
+            number_attribute("timescale").unwrap_or(1),
+        );
         let mut list = SegmentUrls::default();
         budget.charge_work(tree.children(id).count())?;
         for segment in tree.children_named(id, "SegmentURL") {
@@ -575,7 +675,10 @@ impl<'a> DashRewriter<'a> {
 /// Whether a relative address could be a request to the proxy for something else if the player resolves it in another base
 /// than the proxy, or with another text in the place of a name. `several`: such bases there may be.
 fn is_risky(text: &str, has_other_bases: bool) -> bool {
-    let leaves_directory = || ["..", "%2e", "%2E"].iter().any(|parent_segment| text.contains(parent_segment)) || text.contains(char::is_control);
+    let leaves_directory = || {
+        ["..", "%2e", "%2E"].iter().any(|parent_segment| text.contains(parent_segment))
+            || text.contains(char::is_control)
+    };
     text.contains(':') || has_other_bases && leaves_directory()
 }
 

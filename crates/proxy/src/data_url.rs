@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-use super::response_sniffer::{ResponseSniffer, BodyEnd, SniffResult};
-use super::playlist_handler::PlaylistFormat;
-use super::signature::{Signature, sniff_bytes};
 use super::media_url::percent_decoded;
+use super::playlist_handler::PlaylistFormat;
+use super::response_sniffer::{BodyEnd, ResponseSniffer, SniffResult};
+use super::signature::{Signature, sniff_bytes};
 
 /// Whether a reference is a `data:` URL with a playlist or a manifest in it, by its type or its first bytes.
 pub(super) fn contains_playlist(reference: &str) -> bool {
@@ -24,11 +24,13 @@ pub(super) fn contains_playlist(reference: &str) -> bool {
     }
     let prefix = content.get(..prefix_end).unwrap_or_default();
     // Without half of an encoded byte.
-    let prefix = prefix.rfind('%').and_then(|at| prefix.get(..at).filter(|_| at + 3 > prefix_end)).unwrap_or(prefix);
+    let prefix =
+        prefix.rfind('%').and_then(|at| prefix.get(..at).filter(|_| at + 3 > prefix_end)).unwrap_or(prefix);
     let decoded_prefix = percent_decoded(prefix);
     let is_playlist = |bytes: &[u8]| {
         let result = ResponseSniffer::new(None, None, 0).sniff_at_end(bytes, BodyEnd::Partial);
-        matches!(result, SniffResult::Playlist(_)) || prefix_end < content.len() && sniff_bytes(bytes) == Signature::NeedMore
+        matches!(result, SniffResult::Playlist(_))
+            || prefix_end < content.len() && sniff_bytes(bytes) == Signature::NeedMore
     };
     if !is_base64 {
         // Not every player decodes percent signs.

@@ -20,13 +20,13 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_download::CountingStream;
-use marline_net::http::MAX_FIELDS;
 use marline_net::egress::EgressPolicy;
+use marline_net::http::MAX_FIELDS;
 use tokio::io::AsyncWriteExt as _;
 
 use super::body::ProxyBody;
-use super::client_stream::ClientStream;
 use super::client_admission::ConnPermit;
+use super::client_stream::ClientStream;
 use super::media_handler::text_response;
 use super::session::Sessions;
 use super::tunnel::{self, Tunnel};
@@ -41,7 +41,10 @@ pub(super) async fn forward_request(
     let uri = request.uri().clone();
     let scheme = uri.scheme_str().unwrap_or_default().to_ascii_lowercase();
     let Some(host) = uri.host().filter(|_| matches!(scheme.as_str(), "http" | "ws")) else {
-        return text_response(StatusCode::BAD_REQUEST, "only http:// can be asked for here; https goes through CONNECT");
+        return text_response(
+            StatusCode::BAD_REQUEST,
+            "only http:// can be asked for here; https goes through CONNECT",
+        );
     };
     let port = uri.port_u16().unwrap_or(80);
     let upgrade = requested_upgrade(request.headers());
@@ -94,7 +97,10 @@ pub(super) async fn forward_request(
         return response.map(ProxyBody::Forwarded);
     }
     let (Some(client_upgrade), Some(protocol)) = (client_upgrade, response.headers().get(UPGRADE).cloned()) else {
-        return text_response(StatusCode::BAD_GATEWAY, "the server changes to a protocol that nobody has asked for");
+        return text_response(
+            StatusCode::BAD_GATEWAY,
+            "the server changes to a protocol that nobody has asked for",
+        );
     };
     let server_upgrade = hyper::upgrade::on(&mut response);
     tokio::task::spawn_local(async move {
@@ -111,12 +117,16 @@ pub(super) async fn forward_request(
 /// Carries a connection whose ends speak another protocol than HTTP from now on (RFC 9110 §7.8), as a tunnel.
 async fn forward_upgraded(tunnel: &Tunnel, client: OnUpgrade, server: OnUpgrade) {
     let (Ok(client), Ok(server)) = tokio::join!(client, server) else { return };
-    let (Ok(client_parts), Ok(server_parts)) = (client.downcast::<TokioIo<ClientStream>>(), server.downcast::<TokioIo<CountingStream>>()) else {
+    let (Ok(client_parts), Ok(server_parts)) =
+        (client.downcast::<TokioIo<ClientStream>>(), server.downcast::<TokioIo<CountingStream>>())
+    else {
         return;
     };
-    let (mut to_client, mut to_server) = (client_parts.io.into_inner().into_inner(), server_parts.io.into_inner().into_inner());
+    let (mut to_client, mut to_server) =
+        (client_parts.io.into_inner().into_inner(), server_parts.io.into_inner().into_inner());
     // What came with the heads already.
-    let buffered = tokio::try_join!(to_client.write_all(&server_parts.read_buf), to_server.write_all(&client_parts.read_buf));
+    let buffered =
+        tokio::try_join!(to_client.write_all(&server_parts.read_buf), to_server.write_all(&client_parts.read_buf));
     if buffered.is_ok() {
         tunnel.forward_both_ways(&to_client, &to_server).await;
     }

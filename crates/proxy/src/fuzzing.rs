@@ -11,13 +11,13 @@ use marline_core::playback::Profile;
 use marline_core::units::{DataSize, Instant};
 use url::Url;
 
-use super::url_rewrite::RewriteContext;
 use super::container::ContainerScan;
-use super::parse_budget::{ParseBudget, PlaylistError};
-use super::mpv::MpvState;
 use super::hls::RewrittenPlaylist;
+use super::mpv::MpvState;
+use super::parse_budget::{ParseBudget, PlaylistError};
 use super::range::RequestedRange;
-use super::{content_coding, dash, player_page, hls, media_url};
+use super::url_rewrite::RewriteContext;
+use super::{content_coding, dash, hls, media_url, player_page};
 
 /// The URL that a path at the media port means, and how it is shown.
 pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {

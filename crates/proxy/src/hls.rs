@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::url_rewrite::{RewriteResult, RewriteContext};
-use super::parse_budget::{ParseBudget, MAX_EXPANDED_URL, PlaylistError, limit_error, quote_excerpt};
-use super::playlist_marks::TextForm;
 use super::listed_urls::ListedUrls;
+use super::parse_budget::{MAX_EXPANDED_URL, ParseBudget, PlaylistError, limit_error, quote_excerpt};
+use super::playlist_marks::TextForm;
+use super::segment_index::{MAX_SEGMENTS, Rendition, SegmentIndex, SegmentUrls};
 use super::text_encoding::percent_encoded;
-use super::segment_index::{SegmentUrls, MAX_SEGMENTS, SegmentIndex, Rendition};
+use super::url_rewrite::{RewriteContext, RewriteResult};
 
 /// A playlist or manifest for the player.
 #[derive(Clone, PartialEq, Default, Debug)]
@@ -64,7 +64,8 @@ pub(super) fn rewrite(
     cost: &mut ParseBudget,
 ) -> Result<RewrittenPlaylist, PlaylistError> {
     let variables = Variables::parse(text, &context.source_url, imported, cost)?;
-    let mut rewriter = HlsRewriter { context: place: context, variables, out: RewrittenPlaylist::default(), segments: SegmentState::default() };
+    let mut rewriter =
+        HlsRewriter { context, variables, out: RewrittenPlaylist::default(), segments: SegmentState::default() };
     for (line, end) in lines(text) {
         cost.charge_work(line.len())?;
         rewriter.write_line(line, cost)?;
@@ -141,14 +142,21 @@ impl<'a> HlsRewriter<'a> {
     }
 
     /// Writes an address as the player needs it. `written`: as it stands in the text.
-    fn write_url(&mut self, original: &str, expanded: &ExpandedUrl<'_>, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn write_url(
+        &mut self,
+        original: &str,
+        expanded: &ExpandedUrl<'_>,
+        cost: &mut ParseBudget,
+    ) -> Result<(), PlaylistError> {
         match self.context.rewrite(&expanded.text, cost)? {
             RewriteResult::Changed(replacement) => {
                 self.out.changed_urls += 1;
                 cost.write(&mut self.out.text, &replacement)
             }
             // A player may take an odd first character for a quote, and what follows for the address.
-            RewriteResult::Unchanged if !expanded.text.starts_with(is_url_start) => self.write_unparsed(original, cost),
+            RewriteResult::Unchanged if !expanded.text.starts_with(is_url_start) => {
+                self.write_unparsed(original, cost)
+            }
             RewriteResult::Unchanged if expanded.is_imported => {
                 self.out.changed_urls += 1;
                 cost.write(&mut self.out.text, &expanded.text)
@@ -236,7 +244,9 @@ impl<'a> HlsRewriter<'a> {
             segments.skip_reason = Some("addresses that are too long");
             return Ok(());
         };
-        if segments.index.len() + self.out.variants.len() >= MAX_SEGMENTS || !cost.charge_index(SegmentUrls::entry_size(&url)) {
+        if segments.index.len() + self.out.variants.len() >= MAX_SEGMENTS
+            || !cost.charge_index(SegmentUrls::entry_size(&url))
+        {
             segments.skip_reason = Some("too many segments");
             segments.index = SegmentUrls::default();
         } else if is_variant {
@@ -317,7 +327,8 @@ impl<'a> Variables<'a> {
                     "IMPORT" | "QUERYPARAM" => {
                         let Some(name) = text else { continue };
                         cost.charge_work(imported.len() + origin.as_str().len())?;
-                        let imported_value = imported.iter().find(|(defined, _)| attribute == "IMPORT" && defined == name);
+                        let imported_value =
+                            imported.iter().find(|(defined, _)| attribute == "IMPORT" && defined == name);
                         let imported_value = imported_value.map(|(_, value)| Cow::Borrowed(value.as_str()));
                         let mut query =
                             origin.query_pairs().filter(|(key, _)| attribute != "IMPORT" && key == name);
@@ -344,7 +355,8 @@ impl<'a> Variables<'a> {
     fn defined(self) -> Vec<(String, String)> {
         let defined = self.0.into_iter().filter_map(|variable| Some((variable.name, variable.value?)));
         // A longer one fits in no address.
-        let short = defined.filter(|(name, value)| name.len() <= MAX_VARIABLE_NAME && value.len() <= MAX_EXPANDED_URL);
+        let short =
+            defined.filter(|(name, value)| name.len() <= MAX_VARIABLE_NAME && value.len() <= MAX_EXPANDED_URL);
         short.map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
     }
 
@@ -384,7 +396,9 @@ impl<'a> Variables<'a> {
             expanded.push_str(value);
             remaining = following;
             if expanded.len() > MAX_EXPANDED_URL {
-                return Err(limit_error(format!("an address with variables has more than {MAX_EXPANDED_URL} bytes")));
+                return Err(limit_error(format!(
+                    "an address with variables has more than {MAX_EXPANDED_URL} bytes"
+                )));
             }
         }
         expanded.push_str(remaining);
@@ -412,7 +426,9 @@ fn attribute_values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
                 let end = value.find(',').unwrap_or(value.len());
                 match value.strip_prefix('"') {
                     // A quote that does not end ends with the line.
-                    Some(unterminated) => (value_start + 1..value_start + 1 + unterminated.trim_end().len(), value.len()),
+                    Some(unterminated) => {
+                        (value_start + 1..value_start + 1 + unterminated.trim_end().len(), value.len())
+                    }
                     None => (value_start..value_start + value.get(..end).unwrap_or_default().trim_end().len(), end),
                 }
             }
@@ -439,8 +455,8 @@ const MAX_PRELOAD_HINTS: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::url_rewrite::tests::{VIA, affordable, same_url_context};
     use super::super::segment_index::{MediaSegment, SegmentTiming};
+    use super::super::url_rewrite::tests::{VIA, affordable, same_url_context};
     use super::*;
 
     fn rewrite(text: &str, place: &RewriteContext) -> Result<RewrittenPlaylist, PlaylistError> {
@@ -539,8 +555,11 @@ mod tests {
             let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
             out.renditions[0].timing(&all, Some(span))
         };
-        let lasts = Duration::from_millis(3500);
-        assert_eq!(spot(text, &(110..160)), Some(SegmentTiming { duration, time_left: Some(Duration::from_secs(2)) }));
+        let duration = Duration::from_millis(3500);
+        assert_eq!(
+            spot(text, &(110..160)),
+            Some(SegmentTiming { duration, time_left: Some(Duration::from_secs(2)) })
+        );
         assert_eq!(spot(text, &(110..161)), None);
         let live = text.replace("#EXT-X-ENDLIST\n", "");
         assert_eq!(spot(&live, &(110..160)), Some(SegmentTiming { duration, time_left: None }));

@@ -23,60 +23,60 @@
 //!
 //! A server framework was not used: there are four kinds of requests and no routes.
 
-mod url_rewrite;
-mod prefetch;
-mod response_sniffer;
+mod blocking_reload;
 mod body;
-mod link_selector;
-mod client_stream;
+mod buffer_budget;
 mod client_admission;
+mod client_stream;
 mod container;
-mod parse_budget;
-mod data_url;
-mod session_observer;
 mod content_coding;
+mod dash;
+mod data_url;
+mod energy;
 mod events;
-mod upstream_headers;
+mod ffprobe;
 mod forward;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod origin_headers;
-mod origin_check;
-mod startup_gate;
+mod hls;
 mod index_page;
-mod segment_rates;
-mod playlist_reader;
-mod revocable_windows;
-mod dash;
-mod playlist_marks;
+mod link_selector;
+mod listed_urls;
 mod media_handler;
-mod buffer_budget;
+mod media_url;
 mod mpv;
 mod mpv_ipc;
-mod listed_urls;
-mod text_encoding;
+mod origin_check;
+mod origin_headers;
+mod parse_budget;
+mod player_estimator;
 mod player_page;
-mod segment_index;
-mod hls;
+mod player_report;
 mod playlist_handler;
-mod ffprobe;
-mod energy;
+mod playlist_marks;
+mod playlist_playbacks;
+mod playlist_reader;
+mod prefetch;
 mod range;
-mod signature;
-mod blocking_reload;
-mod track_playback;
+mod response_sniffer;
+mod revocable_windows;
+mod segment_index;
+mod segment_rates;
 mod session;
+mod session_observer;
+mod session_options;
+mod signature;
 mod single_link;
 mod socks5;
+mod startup_gate;
 mod status;
-mod media_url;
-mod session_options;
+mod text_encoding;
 mod token;
-mod player_report;
+mod track_playback;
 mod tunnel;
-mod playlist_playbacks;
-mod player_estimator;
+mod upstream_headers;
+mod url_rewrite;
 mod xml;
 
 use std::convert::Infallible;
@@ -102,18 +102,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 
 pub use link_selector::{SpreadMode, UnknownSpreadMode};
+pub use marline_download::{ClientContextError, Links};
 pub use origin_headers::OriginHeaders;
 pub use startup_gate::{StartMode, UnknownStartMode};
-pub use marline_download::{Links, ClientContextError};
 
 use marline_download::ClientContext;
 use marline_net::egress::EgressPolicy;
 
 use body::ProxyBody;
-use client_stream::ClientStream;
-use client_admission::{ClientAdmission, ConnPermit};
-use events::Events;
 use buffer_budget::BufferBudget;
+use client_admission::{ClientAdmission, ConnPermit};
+use client_stream::ClientStream;
+use events::Events;
 use session::Sessions;
 use session_options::SessionOptions;
 use token::Token;
@@ -268,13 +268,18 @@ async fn serve(
     let mpv_socket = options.mpv_socket;
     let (network, notices) = ClientContext::new(options.links, options.ca_file.as_deref())?;
     let buffer_budget = BufferBudget::new(options.memory, options.window);
-    let sessions = Rc::new(Sessions::new(Rc::new(network), buffer_budget, Rc::new(Events::default()), options_of_sessions));
+    let sessions =
+        Rc::new(Sessions::new(Rc::new(network), buffer_budget, Rc::new(Events::default()), options_of_sessions));
     // Before anybody hears of it: whoever starts it may stop it at once.
     let mut signals: Vec<_> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
         .filter_map(|kind| signal(kind).ok())
         .collect();
-    started(&ProxyAddresses { media_addr: media_listener.1, status_url: format!("http://{}/{}/", status_listener.1, token.as_str()), notices: lines: notices });
+    started(&ProxyAddresses {
+        media_addr: media_listener.1,
+        status_url: format!("http://{}/{}/", status_listener.1, token.as_str()),
+        notices,
+    });
 
     let network = Rc::clone(&sessions.network);
     spawn_local(async move { network.run().await });
@@ -285,7 +290,8 @@ async fn serve(
         let sessions_for_mpv = Rc::clone(&sessions);
         spawn_local(async move { mpv_ipc::run(sessions_for_mpv, &path).await });
     }
-    let (media_clients, status_clients) = (ClientAdmission::new(max_connections(descriptors)), ClientAdmission::new(MAX_STATUS_CONNECTIONS));
+    let (media_clients, status_clients) =
+        (ClientAdmission::new(max_connections(descriptors)), ClientAdmission::new(MAX_STATUS_CONNECTIONS));
     let (media_sessions, sessions, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
     let accept_media = accept(&media_listener.0, &media_clients, |stream, peer, permit| {
         let (sessions, timeout) = (Rc::clone(&media_sessions), media_clients.idle_timeout());
@@ -299,7 +305,9 @@ async fn serve(
             let service = service_fn(|request: Request<Incoming>| async {
                 is_served.store(true, Ordering::Relaxed);
                 permit.on_request();
-                Ok::<_, Infallible>(player_page::handle(&sessions, request, (address, media_listener.1), &token).await)
+                Ok::<_, Infallible>(
+                    player_page::handle(&sessions, request, (address, media_listener.1), &token).await,
+                )
             });
             tokio::select! {
                 _ = http.serve_connection(TokioIo::new(stream), service) => {}
@@ -384,7 +392,8 @@ async fn serve_client(
     let mut first_byte = [0; 1];
     match tokio::time::timeout(timeout, stream.peek(&mut first_byte)).await {
         Ok(Ok(1)) if first_byte == [5] => {
-            return socks5::serve(&sessions, stream, EgressPolicy::for_peer(peer).with_listener(listener), &permit).await;
+            return socks5::serve(&sessions, stream, EgressPolicy::for_peer(peer).with_listener(listener), &permit)
+                .await;
         }
         Ok(Ok(1)) => {}
         _ => return,
@@ -398,7 +407,8 @@ async fn serve_client(
             Ok::<_, Infallible>(route(&sessions, request, (listener, peer), request_permit).await)
         }
     });
-    if let Err(error) = http1_builder(timeout).serve_connection(TokioIo::new(stream), service).with_upgrades().await {
+    if let Err(error) = http1_builder(timeout).serve_connection(TokioIo::new(stream), service).with_upgrades().await
+    {
         tracing::debug!(%peer, %error, "a client's connection ended");
     }
 }
@@ -410,10 +420,22 @@ async fn route(
     permit: Rc<ConnPermit>,
 ) -> Response<ProxyBody> {
     if request.method() == Method::CONNECT {
-        return forward::open_tunnel(sessions, request, EgressPolicy::for_peer(peer).with_listener(listener), permit).await;
+        return forward::open_tunnel(
+            sessions,
+            request,
+            EgressPolicy::for_peer(peer).with_listener(listener),
+            permit,
+        )
+        .await;
     }
     if request.uri().scheme().is_some() {
-        return forward::forward_request(sessions, request, EgressPolicy::for_peer(peer).with_listener(listener), permit).await;
+        return forward::forward_request(
+            sessions,
+            request,
+            EgressPolicy::for_peer(peer).with_listener(listener),
+            permit,
+        )
+        .await;
     }
     let is_same_site = origin_check::is_same_site(request.headers());
     let mut response = media_handler::handle(sessions, &request, (listener, peer), &permit).await;
@@ -428,7 +450,11 @@ async fn route(
 /// The server's side of HTTP/1.1, with little kept for each connection, and so much time for a head.
 fn http1_builder(timeout: Duration) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(Some(timeout)).max_buf_size(MAX_HEAD_BUFFER).keep_alive(true);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(Some(timeout))
+        .max_buf_size(MAX_HEAD_BUFFER)
+        .keep_alive(true);
     builder
 }
 

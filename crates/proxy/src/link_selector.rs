@@ -100,7 +100,8 @@ impl LinkSelector {
         (metered, spread): (MeteredUse, SpreadMode),
     ) -> Vec<String> {
         let host = self.hosts.get(key);
-        let recent = host.filter(|known| now.since(known.last_opened) < AFFINITY_TIMEOUT || !known.connections.is_empty());
+        let recent =
+            host.filter(|known| now.since(known.last_opened) < AFFINITY_TIMEOUT || !known.connections.is_empty());
         let busy_links: Vec<&String> = host
             .iter()
             .flat_map(|known| known.connections.values())
@@ -114,14 +115,16 @@ impl LinkSelector {
         };
         let kept_link = recent.map(|known| &known.link).filter(|_| !is_spread);
         let is_costly = |link: &Candidate| link.metered && metered == MeteredUse::Avoid;
-        let is_backing_off = |link: &Candidate| self.links.get(&link.name).is_some_and(|learnt| learnt.backoff_until > now);
+        let is_backing_off =
+            |link: &Candidate| self.links.get(&link.name).is_some_and(|learnt| learnt.backoff_until > now);
         let allowed_links = || candidates.iter().filter(|link| !link.metered || metered != MeteredUse::Never);
         let usable_count = allowed_links().filter(|link| !is_costly(link) && !is_backing_off(link)).count();
         let mut ranked: Vec<_> = allowed_links()
             .map(|link| {
                 let (backs_off, costly) = (is_backing_off(link), is_costly(link));
                 let stats = self.links.get(&link.name);
-                let is_unmeasured = stats.is_none_or(|learnt| learnt.rate.is_none()) && !busy_links.contains(&&link.name);
+                let is_unmeasured =
+                    stats.is_none_or(|learnt| learnt.rate.is_none()) && !busy_links.contains(&&link.name);
                 let own_count = busy_links.iter().filter(|name| **name == &link.name).count();
                 let is_underused = (own_count + 1) * 2 * usable_count <= busy_links.len() + 1;
                 let tier = match (is_spread, is_unmeasured, is_underused) {
@@ -130,7 +133,10 @@ impl LinkSelector {
                     (true, false, false) => 2,
                     (false, ..) => u8::from(kept_link != Some(&link.name)),
                 };
-                ((backs_off, costly, tier, stats.map_or(DEFAULT_COST, LinkStats::first_bytes_time)), link.name.clone())
+                (
+                    (backs_off, costly, tier, stats.map_or(DEFAULT_COST, LinkStats::first_bytes_time)),
+                    link.name.clone(),
+                )
             })
             .collect();
         // By name where nothing else tells: the same inputs give the same order.
@@ -221,8 +227,13 @@ impl LinkSelector {
 impl LinkStats {
     fn first_bytes_time(&self) -> Duration {
         let rtt = self.rtt.unwrap_or(DEFAULT_RTT);
-        let per_connection = Bitrate::from_bits_per_sec(self.rate.unwrap_or(DEFAULT_RATE).bits_per_sec() / (self.open_count + 1));
-        if per_connection.is_zero() { Duration::MAX } else { (rtt * 2).saturating_add(FIRST_BYTES / per_connection) }
+        let per_connection =
+            Bitrate::from_bits_per_sec(self.rate.unwrap_or(DEFAULT_RATE).bits_per_sec() / (self.open_count + 1));
+        if per_connection.is_zero() {
+            Duration::MAX
+        } else {
+            (rtt * 2).saturating_add(FIRST_BYTES / per_connection)
+        }
     }
 }
 
@@ -336,7 +347,12 @@ mod tests {
         assert_eq!(best_link(&choice, 10_100, "h"), "wire");
         let other_client = (Some(IpAddr::from([192, 0, 2, 1])), "h".to_owned());
         let order = |pair: &ClientHost| {
-            choice.rank_links(Instant::from_millis(10_100), pair, &candidates(), (MeteredUse::Avoid, SpreadMode::Auto))
+            choice.rank_links(
+                Instant::from_millis(10_100),
+                pair,
+                &candidates(),
+                (MeteredUse::Avoid, SpreadMode::Auto),
+            )
         };
         assert_eq!(order(&other_client)[0], "wire", "by its cost");
     }
@@ -410,7 +426,12 @@ mod tests {
     fn links_that_cost_money_come_last_or_not_at_all() {
         let choice = LinkSelector::default();
         let order = |metered| {
-            choice.rank_links(Instant::from_millis(0), &host_key("h"), &candidates(), (metered, SpreadMode::default()))
+            choice.rank_links(
+                Instant::from_millis(0),
+                &host_key("h"),
+                &candidates(),
+                (metered, SpreadMode::default()),
+            )
         };
         assert_eq!(order(MeteredUse::Avoid), ["wifi", "wire", "lte"]);
         assert_eq!(order(MeteredUse::Use), ["lte", "wifi", "wire"]);

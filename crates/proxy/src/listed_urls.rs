@@ -41,7 +41,8 @@ impl ListedUrls {
         match host_port.split_once('$').zip(host_port.rsplit_once('$')).filter(|_| self.has_templates) {
             Some(((prefix, _), (_, suffix))) => {
                 let template = (prefix.to_owned(), suffix.to_owned());
-                let is_new = self.host_templates.len() < MAX_HOST_TEMPLATES && !self.host_templates.contains(&template);
+                let is_new =
+                    self.host_templates.len() < MAX_HOST_TEMPLATES && !self.host_templates.contains(&template);
                 self.host_templates.extend(is_new.then_some(template));
             }
             None => insert_bounded(&mut self.host_hashes, hash(&host_port), MAX_HOSTS),
@@ -65,9 +66,13 @@ impl ListedUrls {
             (None, None) => false,
         };
         let matches_template = |(prefix, suffix): &(String, String)| {
-            host_port.len() >= prefix.len() + suffix.len() && host_port.starts_with(prefix) && host_port.ends_with(suffix)
+            host_port.len() >= prefix.len() + suffix.len()
+                && host_port.starts_with(prefix)
+                && host_port.ends_with(suffix)
         };
-        is_listed || self.unparsed_host_hashes.contains(&hash(&host_port)) || self.host_templates.iter().any(matches_template)
+        is_listed
+            || self.unparsed_host_hashes.contains(&hash(&host_port))
+            || self.host_templates.iter().any(matches_template)
     }
 
     /// Keeps the hosts only.
@@ -79,7 +84,11 @@ impl ListedUrls {
     pub(super) fn memory_size(&self) -> usize {
         let len_of = |set: &Option<BTreeSet<u64>>| set.as_ref().map_or(0, BTreeSet::len);
         (len_of(&self.url_hashes) + len_of(&self.host_hashes) + self.unparsed_host_hashes.len()) * ENTRY_SIZE
-            + self.host_templates.iter().map(|(prefix, suffix)| prefix.len() + suffix.len() + ENTRY_SIZE).sum::<usize>()
+            + self
+                .host_templates
+                .iter()
+                .map(|(prefix, suffix)| prefix.len() + suffix.len() + ENTRY_SIZE)
+                .sum::<usize>()
     }
 }
 
@@ -148,9 +157,7 @@ mod tests {
         by_host.add(&url("https://h/$Number$.m4s"));
         assert!(by_host.contains(&url("https://h/7.m4s")) && !by_host.contains(&url("https://g/7.m4s")));
         by_host.add(&url("http://192.168.1.$Number$/x"));
-        assert!(
-            by_host.contains(&url("http://192.168.1.7/x")) && !by_host.contains(&url("http://192.168.2.7/x"))
-        );
+        assert!(by_host.contains(&url("http://192.168.1.7/x")) && !by_host.contains(&url("http://192.168.2.7/x")));
         let mut exact = ListedUrls::exact();
         exact.add(&url("http://a$b/x"));
         assert!(exact.contains(&url("http://a$b/x")) && !exact.contains(&url("http://ab/x")));

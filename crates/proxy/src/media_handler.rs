@@ -20,12 +20,12 @@ use marline_net::egress::EgressPolicy;
 
 use super::body::{ProxyBody, text_body};
 use super::client_admission::ConnPermit;
-use super::upstream_headers::{PlayerHeaders, UpstreamHeaders};
-use super::playlist_handler::{self, PlaylistOutcome, PlaylistRequest, PlaylistFormat};
-use super::range::{self, RequestedRange};
-use super::session::{ResponseBody, ResponseHead, RequestError, Session, Sessions};
 use super::media_url;
-use super::{origin_check, index_page, playlist_marks, buffer_budget};
+use super::playlist_handler::{self, PlaylistFormat, PlaylistOutcome, PlaylistRequest};
+use super::range::{self, RequestedRange};
+use super::session::{RequestError, ResponseBody, ResponseHead, Session, Sessions};
+use super::upstream_headers::{PlayerHeaders, UpstreamHeaders};
+use super::{buffer_budget, index_page, origin_check, playlist_marks};
 
 /// Answers one request.
 pub(super) async fn handle<B>(
@@ -35,9 +35,11 @@ pub(super) async fn handle<B>(
     permit: &Rc<ConnPermit>,
 ) -> Response<ProxyBody> {
     let headers = request.headers();
-    match guard::check_media(headers, listener) {
-        Err(guard::Rejection::ForeignHost) => return text_response(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's"),
-        Err(guard::Rejection::CrossSite) => {
+    match origin_check::check_media(headers, listener) {
+        Err(origin_check::Rejection::ForeignHost) => {
+            return text_response(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's");
+        }
+        Err(origin_check::Rejection::CrossSite) => {
             return text_response(StatusCode::FORBIDDEN, "a page of another site may not play here");
         }
         Ok(()) => {}
@@ -50,23 +52,25 @@ pub(super) async fn handle<B>(
     }
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     if path == "/" {
-        return home::handle(request.method(), headers);
+        return index_page::handle(request.method(), headers);
     }
     let origin_headers = sessions.options.origin_headers.as_ref();
     let matched = origin_headers.and_then(|given| Some((given, given.strip_token(path)?)));
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let (host, path) = match matched {
-        Some((matched_headers, path)) => (format!("{host}/{}", matched_headers.path_prefix().trim_end_matches('/')), path),
+        Some((matched_headers, path)) => {
+            (format!("{host}/{}", matched_headers.path_prefix().trim_end_matches('/')), path)
+        }
         None => (host.to_owned(), path),
     };
-    let (mark_zone, unmarked_path) = marks::strip_marks(path);
-    let playlist_request = &PlaylistRequest { host: &host, path, is_marked: mark_zone.is_some(), permit: seat: permit };
-    let target = match target::parse(unmarked_path) {
+    let (mark_zone, unmarked_path) = playlist_marks::strip_marks(path);
+    let playlist_request = &PlaylistRequest { host: &host, path, is_marked: mark_zone.is_some(), permit };
+    let target = match media_url::parse(unmarked_path) {
         Ok(target) => target,
         Err(message) => return text_response(StatusCode::BAD_REQUEST, &message),
     };
     let user_agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    let player = memory::player_name(peer.ip(), user_agent);
+    let player = buffer_budget::player_name(peer.ip(), user_agent);
     let Some(mut player_headers) = PlayerHeaders::from_request(headers, listener) else {
         let message = "the header fields of the request are longer than servers take";
         return text_response(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message);
@@ -92,7 +96,13 @@ pub(super) async fn handle<B>(
     if target.login.is_some() {
         player_headers = player_headers.without_authorization();
     }
-    let upstream_headers = UpstreamHeaders::new(&sessions.cookie_jars, &player, Rc::new(player_headers), origin_url, target.login.as_ref());
+    let upstream_headers = UpstreamHeaders::new(
+        &sessions.cookie_jars,
+        &player,
+        Rc::new(player_headers),
+        origin_url,
+        target.login.as_ref(),
+    );
     let upstream_headers = if matched.is_some() { upstream_headers.with_fixed_origin() } else { upstream_headers };
     let right = EgressPolicy::for_peer(peer).with_listener(listener);
     let right = mark_zone.map_or(right, |zone| right.referred_by_zone(zone));
@@ -126,10 +136,14 @@ pub(super) async fn handle<B>(
     // A condition of ranges that does not hold asks for the whole, which is always an answer to it.
     if range::is_multi_range(headers) && !headers.contains_key(IF_RANGE) {
         match sessions.head(&session, RequestedRange::Full).await {
-            Ok(ResponseHead { total: Some(total), accepts_ranges: true, .. }) => match RequestedRange::from_multi_range(headers, total) {
-                Ok(single) => requested = single,
-                Err(range::UnsatisfiableRange) => return error_response(RequestError::RangeNotSatisfiable(total)),
-            },
+            Ok(ResponseHead { total: Some(total), accepts_ranges: true, .. }) => {
+                match RequestedRange::from_multi_range(headers, total) {
+                    Ok(single) => requested = single,
+                    Err(range::UnsatisfiableRange) => {
+                        return error_response(RequestError::RangeNotSatisfiable(total));
+                    }
+                }
+            }
             Ok(_) => {}
             Err(refusal) => return error_response(refusal),
         }
@@ -139,10 +153,11 @@ pub(super) async fn handle<B>(
         Some(turn) => turn.take_prefetched(requested).await,
         None => None,
     };
-    let deferred = match segment_request.as_mut().filter(|_| prefetched.is_none() && !headers.contains_key(IF_RANGE)) {
-        Some(turn) => turn.deferred_response(sessions, &session, requested).await,
-        None => None,
-    };
+    let deferred =
+        match segment_request.as_mut().filter(|_| prefetched.is_none() && !headers.contains_key(IF_RANGE)) {
+            Some(turn) => turn.deferred_response(sessions, &session, requested).await,
+            None => None,
+        };
     if let Some((head, mut body)) = deferred {
         body.permit = Some(Rc::clone(permit));
         segment_request.into_iter().for_each(|turn| turn.prefetch_next(sessions, &session));
@@ -157,26 +172,29 @@ pub(super) async fn handle<B>(
     }
     match opened {
         Ok((mut head, mut bytes)) => {
-            let format = playlist_answer::detect_format(&session, (&mut head, &mut bytes), requested).await;
+            let format = playlist_handler::detect_format(&session, (&mut head, &mut bytes), requested).await;
             let kind = match format {
                 Ok(kind) => kind,
                 Err(refusal) => return error_response(refusal),
             };
             if let Some(kind) = kind {
-                let is_full = head.range.is_none() || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
+                let is_full = head.range.is_none()
+                    || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
                 let opened = is_full.then_some((head, bytes));
                 return match opened {
                     Some(opened) => {
-                        let result = playlist_answer::serve_fetched(sessions, &session, kind, opened, playlist_request).await;
+                        let result =
+                            playlist_handler::serve_fetched(sessions, &session, kind, opened, playlist_request)
+                                .await;
                         result.map_or_else(error_response, |mut response| {
                             add_security_headers(response.headers_mut());
                             response
                         })
                     }
                     // A range of a list is no list.
-                    None => playlist_response(sessions, &session, request, playlist_request)
-                        .await
-                        .unwrap_or_else(|| text_response(StatusCode::BAD_GATEWAY, "it is called a playlist and is none")),
+                    None => playlist_response(sessions, &session, request, playlist_request).await.unwrap_or_else(
+                        || text_response(StatusCode::BAD_GATEWAY, "it is called a playlist and is none"),
+                    ),
                 };
             }
             match bytes {
@@ -209,7 +227,7 @@ async fn playlist_response<B>(
     playlist_request: &PlaylistRequest<'_>,
 ) -> Option<Response<ProxyBody>> {
     let kind = session.playlist_format.get()?;
-    let mut response = match playlist_answer::serve_playlist(sessions, session, kind, playlist_request).await {
+    let mut response = match playlist_handler::serve_playlist(sessions, session, kind, playlist_request).await {
         Ok(PlaylistOutcome::Response(response)) => response,
         Ok(PlaylistOutcome::NotAPlaylist) => {
             session.playlist_format.set(None);
@@ -255,7 +273,8 @@ fn metadata_headers(head: &ResponseHead) -> HeaderMap {
         (ETAG, &description.etag),
         (LAST_MODIFIED, &description.last_modified),
     ];
-    declared.into_iter()
+    declared
+        .into_iter()
         .filter_map(|(name, text)| Some((name, HeaderValue::from_str(text.as_deref()?).ok()?)))
         .collect()
 }
@@ -364,13 +383,21 @@ mod tests {
 
     #[test]
     fn a_head_says_which_bytes_follow() {
-        let mut head = ResponseHead { description: Default::default(), total: Some(100), range: Some(10..20), accepts_ranges: true };
+        let mut head = ResponseHead {
+            description: Default::default(),
+            total: Some(100),
+            range: Some(10..20),
+            accepts_ranges: true,
+        };
         let response = response_with_body(&head, empty_body());
         assert_eq!(response.status(), 206);
         assert_eq!(response.headers()[CONTENT_RANGE], "bytes 10-19/100");
         assert_eq!(response.headers()[CONTENT_LENGTH], "10");
         head.range = None;
         let response = response_with_body(&head, empty_body());
-        assert_eq!((response.status().as_u16(), &response.headers()[CONTENT_LENGTH]), (200, &HeaderValue::from(100)));
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[CONTENT_LENGTH]),
+            (200, &HeaderValue::from(100))
+        );
     }
 }

@@ -42,15 +42,15 @@ pub(super) fn parse(path_and_query: &str) -> Result<MediaUrl, String> {
     if after_slashes.is_empty() || after_slashes.starts_with(['/', '\\', '?', '#']) {
         return Err(format!("there is no host in the URL: {USAGE}"));
     }
-    let mut url =
-        Url::parse(&format!("{scheme}://{after_slashes}")).map_err(|error| format!("the path is no URL: {error}: {USAGE}"))?;
+    let mut url = Url::parse(&format!("{scheme}://{after_slashes}"))
+        .map_err(|error| format!("the path is no URL: {error}: {USAGE}"))?;
     let login = (!url.username().is_empty() || url.password().is_some())
         .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));
     // Both can only fail for URLs that have no host.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.set_fragment(None);
-    Ok(MediaUrl { url, login: user: login })
+    Ok(MediaUrl { url, login })
 }
 
 /// The longest URL that is played. Many are remembered, each several times; servers take no more than half of it.

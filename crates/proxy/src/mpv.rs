@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::player_report::PlayerReport;
-use super::{playlist_marks, media_url};
+use super::{media_url, playlist_marks};
 
 /// One mpv, as far as it has spoken.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +50,9 @@ impl MpvState {
         let Ok(message) = serde_json::from_str::<Value>(line) else { return false };
         let previous = (self.is_waiting(), self.stalls, self.has_ended, self.url.clone());
         match message["event"].as_str() {
-            Some("property-change") => self.on_property(message["name"].as_str().unwrap_or_default(), &message["data"]),
+            Some("property-change") => {
+                self.on_property(message["name"].as_str().unwrap_or_default(), &message["data"])
+            }
             Some("start-file") => *self = Self { url: self.url.take(), ..Self::default() },
             Some("seek") => self.is_seeking = true,
             Some("playback-restart") => (self.has_started, self.is_seeking) = (true, false),
@@ -88,7 +90,9 @@ impl MpvState {
             "time-pos" => {
                 let Some(position) = data.as_f64() else { return };
                 // Whoever listens only now has missed the event. The first position is told before the first picture.
-                self.has_started |= self.first_position.is_some_and(|first| position > first) && !self.paused_for_cache && !self.is_seeking;
+                self.has_started |= self.first_position.is_some_and(|first| position > first)
+                    && !self.paused_for_cache
+                    && !self.is_seeking;
                 self.first_position.get_or_insert(position);
                 self.position = position;
             }
@@ -120,8 +124,8 @@ impl MpvState {
 fn media_url(path: &str) -> Option<Url> {
     let (_, address) = path.split_once("://")?;
     let path_start = address.find('/')?;
-    let (_, path) = marks::strip_marks(address.get(path_start..)?);
-    target::parse(path).ok().map(|target| target.url)
+    let (_, path) = playlist_marks::strip_marks(address.get(path_start..)?);
+    media_url::parse(path).ok().map(|target| target.url)
 }
 
 const OBSERVED_PROPERTIES: [&str; 6] =
@@ -160,7 +164,10 @@ mod tests {
         hear(&mut mpv, &START_LINES);
         let (url, report) = mpv.report(Instant::from_millis(1000)).unwrap();
         assert_eq!(url.as_str(), "https://h.example/f.mp4?x");
-        assert_eq!((report.buffer, report.is_waiting, report.stalls), (Some(Duration::from_millis(3250)), false, 0));
+        assert_eq!(
+            (report.buffer, report.is_waiting, report.stalls),
+            (Some(Duration::from_millis(3250)), false, 0)
+        );
         assert_eq!(report.position.as_millis(), 83);
     }
 

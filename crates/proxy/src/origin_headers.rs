@@ -61,9 +61,13 @@ mod tests {
         let fields = [("X-Token".to_owned(), "secret".to_owned())];
         let given = OriginHeaders::new("https://me:pw@h/".parse().unwrap(), &fields).unwrap();
         assert_eq!(given.strip_token(&format!("/{}https://h/f?x", given.path_prefix())), Some("/https://h/f?x"));
-        for path in
-            ["/", "//", "/https://h/f", &format!("/{}", given.token.as_str()), &format!("//{}f", given.path_prefix())]
-        {
+        for path in [
+            "/",
+            "//",
+            "/https://h/f",
+            &format!("/{}", given.token.as_str()),
+            &format!("//{}f", given.path_prefix()),
+        ] {
             assert_eq!(given.strip_token(path), None, "{path}");
         }
         assert_eq!(format!("{given:?}"), "Given { names: [\"x-token\"], .. }");

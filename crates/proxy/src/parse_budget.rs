@@ -40,7 +40,14 @@ impl ParseBudget {
         let input = input as u64;
         let output = input.saturating_mul(OUTPUT_FACTOR).saturating_add(OUTPUT_BASE).min(memory);
         let work = input.saturating_mul(WORK_FACTOR).saturating_add(WORK_BASE);
-        Self { work_left: work, work_since_check: 0, output_left: output, index_left: MAX_INDEX_BYTES, deadline, urls: ListedUrls::exact() }
+        Self {
+            work_left: work,
+            work_since_check: 0,
+            output_left: output,
+            index_left: MAX_INDEX_BYTES,
+            deadline,
+            urls: ListedUrls::exact(),
+        }
     }
 
     /// Charges work on this many bytes.
@@ -50,7 +57,8 @@ impl ParseBudget {
     pub(super) fn charge_work(&mut self, bytes: usize) -> Result<(), PlaylistError> {
         // Even an empty thing takes a step.
         let bytes = bytes as u64 + 1;
-        self.work_left = self.work_left.checked_sub(bytes).ok_or_else(|| limit_error("it takes too much work to read"))?;
+        self.work_left =
+            self.work_left.checked_sub(bytes).ok_or_else(|| limit_error("it takes too much work to read"))?;
         self.work_since_check += bytes;
         if self.work_since_check >= CLOCK_CHECK_INTERVAL {
             self.work_since_check = 0;
@@ -67,7 +75,8 @@ impl ParseBudget {
     /// The text becomes too long.
     pub(super) fn write(&mut self, text: &mut String, part: &str) -> Result<(), PlaylistError> {
         let output_left = self.output_left.checked_sub(part.len() as u64);
-        self.output_left = output_left.ok_or_else(|| limit_error("its addresses become too long when they are replaced"))?;
+        self.output_left =
+            output_left.ok_or_else(|| limit_error("its addresses become too long when they are replaced"))?;
         if text.capacity() - text.len() < part.len() {
             // Doubling would take up memory that nobody has counted.
             text.reserve_exact(part.len().max(text.len() / 8));

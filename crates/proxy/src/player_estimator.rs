@@ -190,7 +190,8 @@ impl PlayerEstimator {
             return Some(PlayerInput::Video { video, player, position, is_playing });
         };
         let difference = position.abs_diff(modelled.position());
-        let differs = difference > MIN_POSITION_CHANGE || (is_playing && modelled.state() == PlayerState::Buffering);
+        let differs =
+            difference > MIN_POSITION_CHANGE || (is_playing && modelled.state() == PlayerState::Buffering);
         differs.then_some(PlayerInput::Position { position, is_playing })
     }
 
@@ -247,7 +248,14 @@ impl PlayerEstimator {
         self.replace_player(now, profile, in_order_end, position, is_playing);
     }
 
-    fn replace_player(&mut self, now: Instant, profile: MediaProfile, received_end: u64, position: Duration, is_playing: bool) {
+    fn replace_player(
+        &mut self,
+        now: Instant,
+        profile: MediaProfile,
+        received_end: u64,
+        position: Duration,
+        is_playing: bool,
+    ) {
         self.earlier_stalls += self.player.as_ref().map_or(0, Player::stalls);
         let thresholds = self.default_thresholds(&profile);
         let mut player = Player::new(profile, thresholds, now);
@@ -291,7 +299,8 @@ mod tests {
         body.extend(600_u32.to_be_bytes());
         body.extend(6000_u32.to_be_bytes());
         body.extend([0; 80]);
-        let mp4_box = |name: &[u8; 4], body: &[u8]| [&(body.len() as u32 + 8).to_be_bytes()[..], name, body].concat();
+        let mp4_box =
+            |name: &[u8; 4], body: &[u8]| [&(body.len() as u32 + 8).to_be_bytes()[..], name, body].concat();
         [mp4_box(b"ftyp", b"isom"), mp4_box(b"moov", &mp4_box(b"mvhd", &body))].concat()
     }
 
@@ -306,7 +315,8 @@ mod tests {
     #[test]
     fn a_stream_hears_of_the_video_once_and_of_the_player_when_it_differs() {
         let mut watching = new_estimator();
-        let Some(PlayerInput::Video { video, position, is_playing: plays, .. }) = watching.update_for_stream(None) else {
+        let Some(PlayerInput::Video { video, position, is_playing: plays, .. }) = watching.update_for_stream(None)
+        else {
             panic!()
         };
         assert_eq!((video.duration(), position, plays), (Duration::from_secs(10), Duration::ZERO, false));

@@ -20,10 +20,10 @@ use serde_json::json;
 
 use super::body::{ProxyBody, text_body};
 use super::media_handler::text_response;
+use super::player_report::PlayerReport;
 use super::session::Sessions;
 use super::token::Token;
-use super::player_report::PlayerReport;
-use super::{OriginHeaders, status, media_url};
+use super::{OriginHeaders, media_url, status};
 
 /// Answers one request.
 pub(super) async fn handle<B>(
@@ -42,10 +42,13 @@ where
     };
     match (request.method(), path.as_str()) {
         (&Method::GET, "play") => {
-            let prefix = sessions.options.origin_headers.as_ref().map(OriginHeaders::path_prefix).unwrap_or_default();
+            let prefix =
+                sessions.options.origin_headers.as_ref().map(OriginHeaders::path_prefix).unwrap_or_default();
             page_response(&format!("{}{prefix}", media_base_url(request.headers(), listener, media)))
         }
-        (&Method::GET, "page.js") => status::response_with_type("text/javascript; charset=utf-8", text_body(SCRIPT)),
+        (&Method::GET, "page.js") => {
+            status::response_with_type("text/javascript; charset=utf-8", text_body(SCRIPT))
+        }
         (&Method::GET, "page.css") => status::response_with_type("text/css; charset=utf-8", text_body(STYLE)),
         (&Method::POST, "state") => handle_report(sessions, request).await,
         (&Method::GET, path) => status::handle(sessions, path),
@@ -66,7 +69,8 @@ fn media_base_url(fields: &HeaderMap, listener: SocketAddr, media: SocketAddr) -
 }
 
 fn page_response(media: &str) -> Response<ProxyBody> {
-    let mut response = status::response_with_type("text/html; charset=utf-8", text_body(PAGE.replace("{{media}}", media)));
+    let mut response =
+        status::response_with_type("text/html; charset=utf-8", text_body(PAGE.replace("{{media}}", media)));
     let policy = format!(
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; media-src {media}; \
          frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -96,8 +100,10 @@ where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let is_json =
-        request.headers().get(CONTENT_TYPE).is_some_and(|content_type| content_type.as_bytes().starts_with(b"application/json"));
+    let is_json = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|content_type| content_type.as_bytes().starts_with(b"application/json"));
     if !is_json {
         return text_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a state is JSON");
     }
@@ -118,7 +124,7 @@ pub(super) fn parse_report(body: &[u8]) -> Result<(url::Url, PlayerReport), Stri
     let time = |seconds: f64| {
         Duration::try_from_secs_f64(seconds).map_err(|_| format!("{seconds} is no time of a player"))
     };
-    let target = target::parse(&format!("/{}", posted.url))?;
+    let target = media_url::parse(&format!("/{}", posted.url))?;
     let report = PlayerReport {
         source: "page",
         position: time(posted.position_s)?,
@@ -166,7 +172,10 @@ mod tests {
             |host: &'static str| [(HOST, HeaderValue::from_static(host))].into_iter().collect::<HeaderMap>();
         let (status_addr, media) = (at("127.0.0.1:9"), at("127.0.0.1:8480"));
         assert_eq!(media_base_url(&fields("localhost:9"), status_addr, media), "http://localhost:8480/");
-        assert_eq!(media_base_url(&fields("127.0.0.1:9"), status_addr, at("0.0.0.0:8480")), "http://127.0.0.1:8480/");
+        assert_eq!(
+            media_base_url(&fields("127.0.0.1:9"), status_addr, at("0.0.0.0:8480")),
+            "http://127.0.0.1:8480/"
+        );
         assert_eq!(media_base_url(&fields("127.0.0.1:9"), status_addr, at("[::1]:8480")), "http://[::1]:8480/");
     }
 }

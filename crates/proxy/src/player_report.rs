@@ -39,7 +39,11 @@ impl Sessions {
         for session in &matching {
             *session.player_report.borrow_mut() = Some((report.clone(), Instant::now()));
             if session.active_count() > 0 {
-                session.player_estimator.borrow_mut().on_reported_position(session.now(), report.position, !report.is_waiting);
+                session.player_estimator.borrow_mut().on_reported_position(
+                    session.now(),
+                    report.position,
+                    !report.is_waiting,
+                );
             }
         }
         matching.last().map(|session| session.id)
@@ -50,7 +54,9 @@ impl Session {
     /// What its player last said of itself, for the status; null: nothing of late.
     pub(super) fn player_report_json(&self) -> Value {
         let last = self.player_report.borrow();
-        let Some((report, received_at)) = last.as_ref().filter(|(told, at)| told.has_ended || at.elapsed() < REPORT_TTL) else {
+        let Some((report, received_at)) =
+            last.as_ref().filter(|(told, at)| told.has_ended || at.elapsed() < REPORT_TTL)
+        else {
             return Value::Null;
         };
         json!({

@@ -22,27 +22,27 @@ use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use marline_core::fetch::{ByteRange, RequestRange};
 use marline_core::units::DataSize;
 use marline_download::ClientContext;
+use marline_net::egress::{AddressZone, EgressPolicy};
 use marline_net::http::ResponseMeta;
 use marline_net::links::Interface;
-use marline_net::egress::{EgressPolicy, AddressZone};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
-use super::url_rewrite::RewriteContext;
-use super::response_sniffer::{ResponseSniffer, BodyEnd, SniffResult};
 use super::body::{self, ProxyBody};
+use super::buffer_budget::{Client, Purpose, Reservation};
 use super::client_admission::ConnPermit;
+use super::hls::RewrittenPlaylist;
 use super::parse_budget::{MAX_HLS_BYTES, quote_excerpt};
 use super::playlist_reader::{ReadJob, ReadOutcome};
-use super::buffer_budget::{Client, Reservation, Purpose};
-use super::hls::RewrittenPlaylist;
 use super::range::RequestedRange;
+use super::response_sniffer::{BodyEnd, ResponseSniffer, SniffResult};
+use super::session::{RequestError, ResponseBody, ResponseHead, Session, Sessions};
 use super::signature::{Signature, sniff_bytes};
-use super::session::{ResponseBody, ResponseHead, RequestError, Session, Sessions};
 use super::single_link::{FIRST_BYTE_TIMEOUT, PeekOutcome, SingleLinkRequest, SingleLinkResponse};
-use super::{prefetch, playlist_marks, blocking_reload};
+use super::url_rewrite::RewriteContext;
+use super::{blocking_reload, playlist_marks, prefetch};
 
 /// What kind of list it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,7 +133,9 @@ pub(super) async fn serve_playlist(
     request: &PlaylistRequest<'_>,
 ) -> Result<PlaylistOutcome, RequestError> {
     match fetch(sessions, session).await? {
-        Some(fetched) => rewrite_response(sessions, session, kind, fetched, request).await.map(PlaylistOutcome::Response),
+        Some(fetched) => {
+            rewrite_response(sessions, session, kind, fetched, request).await.map(PlaylistOutcome::Response)
+        }
         None => {
             session.not_a_playlist.set(true);
             Ok(PlaylistOutcome::NotAPlaylist)
@@ -178,7 +180,7 @@ pub(super) async fn detect_format(
     (head, body): (&mut ResponseHead, &mut ResponseBody),
     requested: RequestedRange,
 ) -> Result<Option<PlaylistFormat>, RequestError> {
-    let ResponseHead { description: described, range: span: range, total, .. } = head;
+    let ResponseHead { description: described, range, total, .. } = head;
     let by_type = described.content_type.as_deref().and_then(PlaylistFormat::from_media_type);
     let start = range.as_ref().map_or(0, |span| span.start);
     let is_partial = !matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None))
@@ -188,7 +190,11 @@ pub(super) async fn detect_format(
         return Ok(by_type);
     }
     let encoding = described.content_encoding.as_deref();
-    let sniffer = ResponseSniffer::new(encoding, PlaylistFormat::declared(&session.url, described.content_type.as_deref()), start);
+    let sniffer = ResponseSniffer::new(
+        encoding,
+        PlaylistFormat::declared(&session.url, described.content_type.as_deref()),
+        start,
+    );
     let end = if is_partial { BodyEnd::Partial } else { BodyEnd::Complete };
     let result = sniff_body(&sniffer, body, end).await?;
     if start == 0 {
@@ -219,23 +225,29 @@ pub(super) fn is_not_playlist(session: &Session, head: &ResponseHead) -> bool {
 }
 
 /// Waits for as many bytes as decide what an answer is.
-async fn sniff_body(sniffer: &ResponseSniffer, body: &mut ResponseBody, end: BodyEnd) -> Result<SniffResult, RequestError> {
+async fn sniff_body(
+    sniffer: &ResponseSniffer,
+    body: &mut ResponseBody,
+    end: BodyEnd,
+) -> Result<SniffResult, RequestError> {
     let started_at = Instant::now();
     loop {
-        let result = match timeout(SNIFF_PAUSE, body.peek(&|first| sniffer.sniff(first) != SniffResult::NeedMore)).await {
-            Ok(PeekOutcome::Enough) => sniffer.sniff(body.peeked()),
-            Ok(PeekOutcome::Ended) => return Ok(sniffer.sniff_at_end(body.peeked(), end)),
-            Ok(PeekOutcome::Failed) => {
-                let line = "the transfer broke off before it was known whether this is a playlist";
-                return Err(RequestError::BadGateway(line.to_owned()));
-            }
-            Err(_) => sniffer.sniff_now(body.peeked()),
-        };
+        let result =
+            match timeout(SNIFF_PAUSE, body.peek(&|first| sniffer.sniff(first) != SniffResult::NeedMore)).await {
+                Ok(PeekOutcome::Enough) => sniffer.sniff(body.peeked()),
+                Ok(PeekOutcome::Ended) => return Ok(sniffer.sniff_at_end(body.peeked(), end)),
+                Ok(PeekOutcome::Failed) => {
+                    let line = "the transfer broke off before it was known whether this is a playlist";
+                    return Err(RequestError::BadGateway(line.to_owned()));
+                }
+                Err(_) => sniffer.sniff_now(body.peeked()),
+            };
         if result != SniffResult::NeedMore {
             return Ok(result);
         }
         if started_at.elapsed() >= FIRST_BYTE_TIMEOUT {
-            let line = format!("after {} s it is not known whether this is a playlist", FIRST_BYTE_TIMEOUT.as_secs());
+            let line =
+                format!("after {} s it is not known whether this is a playlist", FIRST_BYTE_TIMEOUT.as_secs());
             return Err(RequestError::Timeout(line));
         }
     }
@@ -256,32 +268,62 @@ async fn rewrite_response(
     fetched: FetchedPlaylist,
     request: &PlaylistRequest<'_>,
 ) -> Result<Response<ProxyBody>, RequestError> {
-    let FetchedPlaylist { body, content_type, encoding, url, list_right: leads: list_right, reservation: reserved: reservation } = fetched;
+    let FetchedPlaylist { body, content_type, encoding, url, list_right, reservation } = fetched;
     let kind = content_type.as_deref().and_then(PlaylistFormat::from_media_type).unwrap_or(kind);
     session.delivered_bytes.set(session.delivered_bytes.get() + body.len() as u64);
     let proxy_prefix = format!("http://{}/", request.host);
     let player_url = Url::parse(&format!("{proxy_prefix}{}", request.path.trim_start_matches('/')));
-    let player = player_url.map_err(|error| RequestError::BadGateway(format!("the address of the playlist is none: {error}")))?;
-    let mark = marks::mark_for(list_right.referrer_zone().unwrap_or(AddressZone::Internet));
+    let player = player_url
+        .map_err(|error| RequestError::BadGateway(format!("the address of the playlist is none: {error}")))?;
+    let mark = playlist_marks::mark_for(list_right.referrer_zone().unwrap_or(AddressZone::Internet));
     let unmarked_host = session.url.host_str().filter(|_| !request.is_marked).map(str::to_owned);
     let server = url.host_str().unwrap_or_default().to_owned();
-    let context = RewriteContext { source_url: session.url_with_login(url), player_url: player, proxy_prefix: via: proxy_prefix, mark, unmarked_host: own: unmarked_host };
+    let context = RewriteContext {
+        source_url: session.url_with_login(url),
+        player_url: player,
+        proxy_prefix,
+        mark,
+        unmarked_host,
+    };
     let imported = sessions.prefetcher.imported_variables(session);
-    let outcome = sessions.playlist_reader.run_job(ReadJob { body, encoding, format: kind, context: place: context, imported, reservation: reserved: reservation }).await;
+    let outcome = sessions
+        .playlist_reader
+        .run_job(ReadJob { body, encoding, format: kind, context, imported, reservation })
+        .await;
     let (kind, bytes, is_converted) = match outcome {
-        ReadOutcome::Rewritten { bytes, format: kind, is_converted, unsent: untaken: unsent, playlist: rewritten } => {
+        ReadOutcome::Rewritten { bytes, format: kind, is_converted, unsent, playlist: rewritten } => {
             close_if_not_read(unsent, request.permit);
             let RewrittenPlaylist {
-                changed_urls: moved, renditions, variants, can_choose: choice: can_choose, note, target_duration: target, preload_hints: hints, urls: named, variables, parse_error: fault, ..
+                changed_urls: moved,
+                renditions,
+                variants,
+                can_choose,
+                note,
+                target_duration: target,
+                preload_hints: hints,
+                urls: named,
+                variables,
+                parse_error: fault,
+                ..
             } = *rewritten;
             match fault {
-                Some(why) => publish_notice(sessions, session, &format!("a list that is passed on as it is: {why}")),
+                Some(why) => {
+                    publish_notice(sessions, session, &format!("a list that is passed on as it is: {why}"))
+                }
                 None => {
                     let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
                     session.set_status(&format!("a list: {moved} addresses changed{note}"));
                 }
             }
-            let info = ahead::PlaylistInfo { renditions, variants, can_choose: choice: can_choose, target_duration: target, preload_hints: hints, urls: named, variables };
+            let info = prefetch::PlaylistInfo {
+                renditions,
+                variants,
+                can_choose,
+                target_duration: target,
+                preload_hints: hints,
+                urls: named,
+                variables,
+            };
             sessions.prefetcher.add_playlist(&sessions.buffer_budget, session, info, (server, list_right));
             (kind, bytes, is_converted)
         }
@@ -294,7 +336,8 @@ async fn rewrite_response(
     };
     let mut response = Response::new(body::full_body(bytes));
     let fields = response.headers_mut();
-    let declared_type = content_type.as_deref().filter(|_| !is_converted).and_then(|said| HeaderValue::from_str(said).ok());
+    let declared_type =
+        content_type.as_deref().filter(|_| !is_converted).and_then(|said| HeaderValue::from_str(said).ok());
     fields.insert(CONTENT_TYPE, declared_type.unwrap_or_else(|| kind.content_type()));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -343,8 +386,9 @@ struct PlaylistDownload {
 impl PlaylistDownload {
     fn new(sessions: &Sessions, session: &Session) -> Result<Self, RequestError> {
         let client = Client::of_right(&session.right);
-        let reservation = sessions.buffer_budget.reserve(client, Purpose::Playlists, 0).ok_or(RequestError::OutOfMemory)?;
-        Ok(Self { body: Vec::new(), reservation: reserved: reservation })
+        let reservation =
+            sessions.buffer_budget.reserve(client, Purpose::Playlists, 0).ok_or(RequestError::OutOfMemory)?;
+        Ok(Self { body: Vec::new(), reservation })
     }
 
     fn push(&mut self, chunk: &[u8]) -> Result<(), RequestError> {
@@ -352,7 +396,8 @@ impl PlaylistDownload {
             let line = format!("the playlist has more than {} MiB: play it without the proxy", MAX_HLS_BYTES >> 20);
             return Err(RequestError::BadGateway(line));
         }
-        let (old_capacity, must_grow) = (self.body.capacity(), self.body.len() + chunk.len() > self.body.capacity());
+        let (old_capacity, must_grow) =
+            (self.body.capacity(), self.body.len() + chunk.len() > self.body.capacity());
         if must_grow {
             // Doubling would take up much more than is needed.
             self.body.reserve_exact(chunk.len().max(self.body.len() / 8));
@@ -367,14 +412,15 @@ impl PlaylistDownload {
     fn finish(self, described: ResponseMeta, url: Url, list_right: EgressPolicy) -> FetchedPlaylist {
         let Self { body, reservation: reserved } = self;
         let ResponseMeta { content_type, content_encoding: encoding, .. } = described;
-        FetchedPlaylist { body, content_type, encoding, url, list_right: leads: list_right, reservation: reserved }
+        FetchedPlaylist { body, content_type, encoding, url, list_right, reservation: reserved }
     }
 }
 
 /// Asks over the best link, and over the next one if that keeps still. None: it is no list.
 async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<FetchedPlaylist>, RequestError> {
     let mut request = session.single_link_request(RequestRange::Full);
-    let blocking_timeout = reload::is_blocking(&session.url).then(|| reload::blocking_timeout(sessions.prefetcher.target_duration(session)));
+    let blocking_timeout = blocking_reload::is_blocking(&session.url)
+        .then(|| blocking_reload::blocking_timeout(sessions.prefetcher.target_duration(session)));
     request.timeout = blocking_timeout.unwrap_or(request.timeout);
     let mut links = sessions.links_beside_playback(session)?.into_iter();
     let (mut requests, mut sent_flags) = (JoinSet::new(), Vec::new());
@@ -443,7 +489,9 @@ async fn fetch_over(
         result = sniffer.sniff_at_end(&download.body, BodyEnd::Complete);
     }
     match result {
-        SniffResult::Playlist(_) => Ok(Some(download.finish(response.described.clone(), response.url.clone(), list_right))),
+        SniffResult::Playlist(_) => {
+            Ok(Some(download.finish(response.described.clone(), response.url.clone(), list_right)))
+        }
         SniffResult::UnknownEncoding => Err(unknown_encoding_error(encoding.as_deref())),
         SniffResult::NotAPlaylist | SniffResult::NeedMore => Ok(None),
     }
@@ -455,7 +503,8 @@ fn is_complete_range(range: Option<ByteRange>, total: Option<DataSize>) -> bool 
 }
 
 /// Names of playlists that players read, and the proxy does not.
-const OTHER_EXTENSIONS: [&str; 11] = ["pls", "asx", "wax", "wvx", "wpl", "zpl", "xspf", "smil", "smi", "ram", "b4s"];
+const OTHER_EXTENSIONS: [&str; 11] =
+    ["pls", "asx", "wax", "wvx", "wpl", "zpl", "xspf", "smil", "smi", "ram", "b4s"];
 /// chosen: the longest playlist at the rate of a slow phone's link.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// No more first bytes for so long are a pause, in which what has come is decided on.
@@ -479,7 +528,10 @@ mod tests {
         ] {
             assert_eq!(PlaylistFormat::from_extension(&Url::parse(url).unwrap()), kind, "{url}");
         }
-        assert_eq!(PlaylistFormat::from_media_type("Application/X-mpegURL; charset=utf-8"), Some(PlaylistFormat::Hls));
+        assert_eq!(
+            PlaylistFormat::from_media_type("Application/X-mpegURL; charset=utf-8"),
+            Some(PlaylistFormat::Hls)
+        );
         assert_eq!(PlaylistFormat::from_media_type("application/dash+xml"), Some(PlaylistFormat::Dash));
         assert_eq!(PlaylistFormat::from_media_type("audio/mpeg"), None);
         for (url, content_type, kind) in [
@@ -498,8 +550,9 @@ mod tests {
 
     #[test]
     fn a_part_that_is_all_counts_as_the_whole() {
-        let is =
-            |from, to, total: Option<u64>| is_complete_range(Some(ByteRange::new(from, to)), total.map(DataSize::from_bytes));
+        let is = |from, to, total: Option<u64>| {
+            is_complete_range(Some(ByteRange::new(from, to)), total.map(DataSize::from_bytes))
+        };
         assert!(is(0, 9, Some(9)) && is(0, 9, None));
         assert!(!is(0, 9, Some(10)) && !is(1, 9, Some(9)) && !is_complete_range(None, None));
     }

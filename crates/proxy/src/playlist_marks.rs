@@ -16,8 +16,8 @@ use std::borrow::Cow;
 
 use marline_net::egress::AddressZone;
 
-use super::parse_budget::{ParseBudget, PlaylistError};
 use super::media_url;
+use super::parse_budget::{ParseBudget, PlaylistError};
 
 /// What stands before a URL that a list has named whose server is in this zone, or was led to from there.
 pub(super) const fn mark_for(zone: AddressZone) -> &'static str {
@@ -32,7 +32,13 @@ pub(super) const fn mark_for(zone: AddressZone) -> &'static str {
 
 /// The zone that the marks of a path and query name, and the rest. Of several marks the least local one counts.
 pub(super) fn strip_marks(path_and_query: &str) -> (Option<AddressZone>, &str) {
-    const ZONES: [AddressZone; 5] = [AddressZone::Internet, AddressZone::Private, AddressZone::LinkLocal, AddressZone::Metadata, AddressZone::Host];
+    const ZONES: [AddressZone; 5] = [
+        AddressZone::Internet,
+        AddressZone::Private,
+        AddressZone::LinkLocal,
+        AddressZone::Metadata,
+        AddressZone::Host,
+    ];
     let (mut least_local, mut path) = (None, path_and_query);
     while let Some((zone, unmarked)) = ZONES.iter().find_map(|zone| {
         let after_mark = path.strip_prefix('/')?.strip_prefix(mark_for(*zone))?;
@@ -86,7 +92,7 @@ pub(super) fn mark_requests<'a>(
         let request = text.get(slash..).unwrap_or_default().chars().take(MAX_SCANNED);
         let request = request.take_while(|c| !is_delimiter(*c)).filter(|c| *c != '\t');
         let request: String = request.map(|c| if c == '\\' { '/' } else { c }).collect();
-        if let Ok(target) = target::parse(&request) {
+        if let Ok(target) = media_url::parse(&request) {
             cost.urls.add_unparsed(&target.url);
         }
     }
@@ -143,13 +149,21 @@ mod tests {
     use super::*;
 
     fn marked_lines(text: &str) -> String {
-        mark_requests((text, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut affordable()).unwrap().0.into_owned()
+        mark_requests((text, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut affordable())
+            .unwrap()
+            .0
+            .into_owned()
     }
 
     #[test]
     fn line_breaks_in_a_value_are_left_out() {
         let value = |text: &str| {
-            let marked = mark_requests((text, TextForm::Value), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut affordable());
+            let marked = mark_requests(
+                (text, TextForm::Value),
+                mark_for(AddressZone::Internet),
+                "127.0.0.1:8480",
+                &mut affordable(),
+            );
             marked.unwrap().0.into_owned()
         };
         for (plain, with) in [
@@ -222,7 +236,8 @@ mod tests {
     fn what_such_requests_are_for_is_known_by_host_and_port() {
         let mut cost = affordable();
         let plain = "\"/http://10.0.0.1:81/x\" /http:/h/y";
-        mark_requests((plain, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut cost).unwrap();
+        mark_requests((plain, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut cost)
+            .unwrap();
         let has = |url: &str| cost.urls.contains(&url.parse().unwrap());
         assert!(has("http://10.0.0.1:81/") && has("http://h/"));
         assert!(!has("http://10.0.0.1/x") && !has("https://h/y"));

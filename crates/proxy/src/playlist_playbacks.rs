@@ -19,7 +19,8 @@ impl PlaylistPlaybacks {
     /// What is known of a player, from now on.
     pub(super) fn playback_of(&mut self, player_name: &str) -> Rc<PlaylistPlayback> {
         self.0.retain(|_, (_, last_used)| last_used.elapsed() < PLAYBACK_TTL);
-        let (playback, last_used) = self.0.entry(player_name.to_owned()).or_insert_with(|| (Rc::default(), Instant::now()));
+        let (playback, last_used) =
+            self.0.entry(player_name.to_owned()).or_insert_with(|| (Rc::default(), Instant::now()));
         *last_used = Instant::now();
         let playback = Rc::clone(playback);
         let mut size: usize = self.sizes().sum();
@@ -79,7 +80,10 @@ mod tests {
         let is_kept = |player: &str, playback: &Rc<PlaylistPlayback>| {
             all.get(player).is_some_and(|known| std::ptr::eq(known, &**playback))
         };
-        assert!(is_kept(&local_player, &local_playback) && is_kept(&other_player, &other_playback), "other clients keep their own");
+        assert!(
+            is_kept(&local_player, &local_playback) && is_kept(&other_player, &other_playback),
+            "other clients keep their own"
+        );
     }
 
     #[test]

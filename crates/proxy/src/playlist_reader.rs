@@ -17,14 +17,16 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::url_rewrite::RewriteContext;
-use super::parse_budget::{ParseBudget, PlaylistError, MAX_DASH_BYTES, MAX_HLS_BYTES, MAX_PARSE_TIME, limit_error, quote_excerpt};
-use super::playlist_marks::TextForm;
 use super::buffer_budget::{Client, Reservation};
-use super::text_encoding::{self, DecodedText};
 use super::hls::RewrittenPlaylist;
+use super::parse_budget::{
+    MAX_DASH_BYTES, MAX_HLS_BYTES, MAX_PARSE_TIME, ParseBudget, PlaylistError, limit_error, quote_excerpt,
+};
 use super::playlist_handler::PlaylistFormat;
+use super::playlist_marks::TextForm;
 use super::signature::{Signature, sniff_bytes};
+use super::text_encoding::{self, DecodedText};
+use super::url_rewrite::RewriteContext;
 use super::xml::{self, XmlTree};
 use super::{content_coding, dash, hls};
 
@@ -61,7 +63,13 @@ pub(super) struct ReadJob {
 pub(super) enum ReadOutcome {
     /// The text for the player, which holds its memory, and what was found in it (without the text). `is_converted`: to
     /// UTF-8 from another encoding. `untaken` lives until all of it has gone.
-    Rewritten { bytes: Bytes, format: PlaylistFormat, is_converted: bool, unsent: Weak<()>, playlist: Box<RewrittenPlaylist> },
+    Rewritten {
+        bytes: Bytes,
+        format: PlaylistFormat,
+        is_converted: bool,
+        unsent: Weak<()>,
+        playlist: Box<RewrittenPlaylist>,
+    },
     /// The player gets an error, for this reason.
     Rejected(String),
     /// No memory, or no thread within a reasonable time.
@@ -71,7 +79,12 @@ pub(super) enum ReadOutcome {
 impl Default for PlaylistReader {
     fn default() -> Self {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        Self { short_threads: semaphore(2), long_threads: semaphore(1), queue_slots: semaphore(MAX_QUEUED), clients: RefCell::default() }
+        Self {
+            short_threads: semaphore(2),
+            long_threads: semaphore(1),
+            queue_slots: semaphore(MAX_QUEUED),
+            clients: RefCell::default(),
+        }
     }
 }
 
@@ -80,7 +93,9 @@ impl PlaylistReader {
     pub(super) async fn run_job(&self, job: ReadJob) -> ReadOutcome {
         let ClientQueue { queue_slots: waiting, concurrent: turn } = self.client_queue(job.reservation.client());
         let Ok(_client_permit) = waiting.try_acquire() else { return ReadOutcome::NoCapacity };
-        let Ok(_queue_permit) = Arc::clone(&self.queue_slots).try_acquire_owned() else { return ReadOutcome::NoCapacity };
+        let Ok(_queue_permit) = Arc::clone(&self.queue_slots).try_acquire_owned() else {
+            return ReadOutcome::NoCapacity;
+        };
         // What a compressed one becomes is not known.
         let is_short = job.body.len() <= SHORT_PLAYLIST && job.encoding.is_none();
         let threads = if is_short { &self.short_threads } else { &self.long_threads };
@@ -107,9 +122,11 @@ impl PlaylistReader {
         // Those with nothing to read are forgotten: each list holds a part of its own while it waits.
         clients.retain(|_, queue| Arc::strong_count(&queue.concurrent) > 1);
         // Programs of this machine are one client, and each of them may be busy.
-        let (max_waiting, max_concurrent) = if client == Client::HERE { (MAX_QUEUED, 3) } else { (MAX_QUEUED / 2, 1) };
+        let (max_waiting, max_concurrent) =
+            if client == Client::HERE { (MAX_QUEUED, 3) } else { (MAX_QUEUED / 2, 1) };
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        let new_queue = || ClientQueue { queue_slots: semaphore(max_waiting), concurrent: semaphore(max_concurrent) };
+        let new_queue =
+            || ClientQueue { queue_slots: semaphore(max_waiting), concurrent: semaphore(max_concurrent) };
         clients.entry(client).or_insert_with(new_queue).clone()
     }
 }
@@ -131,23 +148,28 @@ fn read(mut job: ReadJob) -> ReadOutcome {
         Ok((bytes, kind, is_converted, playlist)) => {
             job.reservation.shrink_to(bytes.len() as u64);
             let (bytes, unsent) = into_reserved_bytes(bytes, job.reservation);
-            ReadOutcome::Rewritten { bytes, format: kind, is_converted, unsent: untaken: unsent, playlist: Box::new(playlist) }
+            ReadOutcome::Rewritten { bytes, format: kind, is_converted, unsent, playlist: Box::new(playlist) }
         }
-        Err(ReadError::Playlist(PlaylistError::Malformed(reason) | PlaylistError::Limit(reason))) => ReadOutcome::Rejected(reason),
+        Err(ReadError::Playlist(PlaylistError::Malformed(reason) | PlaylistError::Limit(reason))) => {
+            ReadOutcome::Rejected(reason)
+        }
         Err(ReadError::OutOfMemory) => ReadOutcome::NoCapacity,
     }
 }
 
 fn rewrite_job(job: &mut ReadJob) -> Result<(Vec<u8>, PlaylistFormat, bool, RewrittenPlaylist), ReadError> {
-    let ReadJob { body, encoding, format: kind, context: place: context, imported, reservation: reserved: reservation } = job;
+    let ReadJob { body, encoding, format: kind, context, imported, reservation } = job;
     let deadline = Instant::now() + MAX_PARSE_TIME;
     let decoded_body = match encoding {
         // Some servers write a character set there, or nonsense, before a body that is not encoded.
-        Some(encoding) if !matches!(sniff_bytes(body), Signature::Playlist(_)) => Some(decode_body(body, encoding, deadline, reservation)?),
+        Some(encoding) if !matches!(sniff_bytes(body), Signature::Playlist(_)) => {
+            Some(decode_body(body, encoding, deadline, reservation)?)
+        }
         _ => None,
     };
     let decoded_body = decoded_body.as_deref().unwrap_or(body);
-    let decoded_text = DecodedText::decode(decoded_body, (decoded_body.len() as u64).saturating_add(reservation.available()))?;
+    let decoded_text =
+        DecodedText::decode(decoded_body, (decoded_body.len() as u64).saturating_add(reservation.available()))?;
     if matches!(decoded_text.text, Cow::Owned(_)) && !reservation.grow(decoded_text.text.len() as u64) {
         return Err(ReadError::OutOfMemory);
     }
@@ -156,9 +178,14 @@ fn rewrite_job(job: &mut ReadJob) -> Result<(Vec<u8>, PlaylistFormat, bool, Rewr
     Ok((bytes, kind, decoded_text.is_converted, playlist))
 }
 
-fn decode_body(body: &[u8], encoding: &str, deadline: Instant, reservation: &mut Reservation) -> Result<Vec<u8>, ReadError> {
+fn decode_body(
+    body: &[u8],
+    encoding: &str,
+    deadline: Instant,
+    reservation: &mut Reservation,
+) -> Result<Vec<u8>, ReadError> {
     let mut budget = ParseBudget::new(body.len(), 0, deadline);
-    let text = encoded::decode(body, encoding, MAX_HLS_BYTES, &mut budget)?;
+    let text = content_coding::decode(body, encoding, MAX_HLS_BYTES, &mut budget)?;
     if reservation.grow(text.len() as u64) { Ok(text) } else { Err(ReadError::OutOfMemory) }
 }
 
@@ -187,30 +214,43 @@ fn rewrite_text(
     let before = reservation.bytes();
     reservation.grow(tree_size + budget.output_left());
     let result = match format {
-        PlaylistFormat::Hls => playlist::rewrite(text, context, imported, &mut budget),
+        PlaylistFormat::Hls => hls::rewrite(text, context, imported, &mut budget),
         PlaylistFormat::Dash => rewrite_dash(text, context, &mut budget),
-        PlaylistFormat::Other => pass_through(text, context, "it is of a format that the proxy does not read", &mut budget),
+        PlaylistFormat::Other => {
+            pass_through(text, context, "it is of a format that the proxy does not read", &mut budget)
+        }
     };
     reservation.shrink_to(before + result.as_ref().map_or(0, |playlist| playlist.text.len() as u64));
     Ok((format, result?))
 }
 
-fn rewrite_dash(text: &str, context: &RewriteContext, budget: &mut ParseBudget) -> Result<RewrittenPlaylist, PlaylistError> {
-    if odd_text::declared_encoding(text).is_some_and(|encoding| !odd_text::is_ascii_compatible(encoding)) {
+fn rewrite_dash(
+    text: &str,
+    context: &RewriteContext,
+    budget: &mut ParseBudget,
+) -> Result<RewrittenPlaylist, PlaylistError> {
+    if text_encoding::declared_encoding(text).is_some_and(|encoding| !text_encoding::is_ascii_compatible(encoding))
+    {
         // In UTF-7 no address is what it seems to be.
         return Err(limit_error("its XML declaration names an encoding that the proxy does not read"));
     }
-    match manifest::rewrite(text, context, budget) {
+    match dash::rewrite(text, context, budget) {
         Err(PlaylistError::Malformed(reason)) => pass_through(text, context, &reason, budget),
         result => result,
     }
 }
 
 /// What is not read, such as a manifest that is no XML, as it came, for players that read it all the same.
-fn pass_through(text: &str, context: &RewriteContext, reason: &str, budget: &mut ParseBudget) -> Result<RewrittenPlaylist, PlaylistError> {
+fn pass_through(
+    text: &str,
+    context: &RewriteContext,
+    reason: &str,
+    budget: &mut ParseBudget,
+) -> Result<RewrittenPlaylist, PlaylistError> {
     // Marks are only written where an address stands in the text as the player reads it.
     budget.charge_work(text.len())?;
-    let has_declaration = |name: &[u8]| text.as_bytes().windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
+    let has_declaration =
+        |name: &[u8]| text.as_bytes().windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
     if has_declaration(b"<!DOCTYPE") || has_declaration(b"<!ENTITY") {
         return Err(limit_error("it has a document type declaration"));
     }
@@ -262,8 +302,9 @@ mod tests {
 
     #[test]
     fn a_manifest_that_is_no_xml_has_marks_as_players_read_it_or_is_refused() {
-        let rewrite =
-            |inner: &str| rewrite_dash(&format!("<MPD>{inner}</MPD><x>"), &same_url_context("https://h/m.mpd"), &mut affordable());
+        let rewrite = |inner: &str| {
+            rewrite_dash(&format!("<MPD>{inner}</MPD><x>"), &same_url_context("https://h/m.mpd"), &mut affordable())
+        };
         for inner in
             ["<Event>/http://10.0.0.1/</Event>", "<Event>/ht\ntp://10.0.0.1/</Event>", "<A b='/https:/10.0.0.1'/>"]
         {

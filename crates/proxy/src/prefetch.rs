@@ -35,18 +35,18 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use url::Url;
 
-use super::body::{DeferredBody, AbortOnDrop};
-use super::upstream_headers::UserId;
-use super::buffer_budget::{Client, BufferBudget, Reservation, Purpose};
-use super::listed_urls::ListedUrls;
-use super::segment_index::{MediaSegment, Rendition, SegmentTiming};
-use super::playlist_handler;
-use super::range::RequestedRange;
 use super::blocking_reload;
-use super::track_playback::{TrackPlayback, PlaylistPlayback};
-use super::session::{ResponseBody, ResponseHead, RequestError, Session, Sessions};
+use super::body::{AbortOnDrop, DeferredBody};
+use super::buffer_budget::{BufferBudget, Client, Purpose, Reservation};
+use super::listed_urls::ListedUrls;
 use super::media_url::redacted;
+use super::playlist_handler;
 use super::playlist_playbacks::PlaylistPlaybacks;
+use super::range::RequestedRange;
+use super::segment_index::{MediaSegment, Rendition, SegmentTiming};
+use super::session::{RequestError, ResponseBody, ResponseHead, Session, Sessions};
+use super::track_playback::{PlaylistPlayback, TrackPlayback};
+use super::upstream_headers::UserId;
 
 /// What a playlist offers.
 #[derive(Clone, Debug, Default)]
@@ -85,8 +85,8 @@ struct PlaylistKey {
 
 impl PlaylistKey {
     fn of(session: &Session) -> Self {
-        let playlist_url = reload::without_directives(&session.url).to_string();
-        Self { player: session.player.clone(), playlist_url: list: playlist_url, user: session.headers.user }
+        let playlist_url = blocking_reload::without_directives(&session.url).to_string();
+        Self { player: session.player.clone(), playlist_url, user: session.headers.user }
     }
 }
 
@@ -171,8 +171,9 @@ impl Prefetcher {
         let mut is_index_dropped = false;
         let reserved = loop {
             let size = (playlist.memory_size() + key_size) as u64;
-            let reserved =
-                memory.reserve(Client::of_right(&right), Purpose::PrefetchIndex, size).filter(|_| playlists.len() < MAX_PLAYLISTS);
+            let reserved = memory
+                .reserve(Client::of_right(&right), Purpose::PrefetchIndex, size)
+                .filter(|_| playlists.len() < MAX_PLAYLISTS);
             if reserved.is_some() {
                 break reserved;
             }
@@ -180,7 +181,10 @@ impl Prefetcher {
             let has_max_playlists = playlists.len() >= MAX_PLAYLISTS;
             let has_index = |playlist: &FollowedPlaylist| !has_max_playlists && !playlist.is_index_dropped;
             let requester = Client::of_right(&right);
-            let with_index = playlists.values().filter(|playlist| has_index(playlist)).map(|playlist| Client::of_right(&playlist.right));
+            let with_index = playlists
+                .values()
+                .filter(|playlist| has_index(playlist))
+                .map(|playlist| Client::of_right(&playlist.right));
             let evicted_client = Client::largest(with_index, requester);
             let candidates = playlists.values_mut().filter(|playlist| has_index(playlist));
             let of_loser = candidates.filter(|playlist| Client::of_right(&playlist.right) == evicted_client);
@@ -190,8 +194,12 @@ impl Prefetcher {
                 playlist.drop_index();
                 is_index_dropped = true;
             } else {
-                let evicted_client = Client::largest(playlists.values().map(|playlist| Client::of_right(&playlist.right)), requester);
-                let of_evicted = playlists.iter().filter(|(_, course)| Client::of_right(&course.right) == evicted_client);
+                let evicted_client = Client::largest(
+                    playlists.values().map(|playlist| Client::of_right(&playlist.right)),
+                    requester,
+                );
+                let of_evicted =
+                    playlists.iter().filter(|(_, course)| Client::of_right(&course.right) == evicted_client);
                 let oldest = of_evicted.min_by_key(|(_, course)| course.last_used).map(|(key, _)| key.clone());
                 match oldest {
                     Some(oldest) => playlists.remove(&oldest),
@@ -202,7 +210,17 @@ impl Prefetcher {
         if let Some(reserved) = reserved {
             playlists.insert(
                 key,
-                FollowedPlaylist { info: offer: playlist, host, right, origin_url: home, prefetches: tracks, last_used: Instant::now(), is_index_dropped: is_short: is_index_dropped, reservation: reserved, key_size: around: key_size },
+                FollowedPlaylist {
+                    info: playlist,
+                    host,
+                    right,
+                    origin_url: home,
+                    prefetches: tracks,
+                    last_used: Instant::now(),
+                    is_index_dropped,
+                    reservation: reserved,
+                    key_size,
+                },
             );
         }
     }
@@ -237,7 +255,8 @@ impl Prefetcher {
     /// the same player.
     pub(super) fn origin_for(&self, player: &str, url: &Url) -> Option<Url> {
         let playlists = self.playlists.borrow();
-        let naming = playlists.iter().filter(|(key, course)| key.player == player && course.info.urls.contains(url));
+        let naming =
+            playlists.iter().filter(|(key, course)| key.player == player && course.info.urls.contains(url));
         naming.map(|(_, playlist)| &playlist.origin_url).min_by_key(|home| same_origin(home, url)).cloned()
     }
 
@@ -252,11 +271,16 @@ impl Prefetcher {
         let playlists_of_player = playlists.iter().filter(|(key, _)| key.player == session.player);
         let mut playlists_of_player = playlists_of_player.map(|(_, course)| &course.info);
         let playlist = playlists_of_player.find(|offer| offer.preload_hints.contains(&session.url))?;
-        Some(reload::blocking_timeout(playlist.target_duration))
+        Some(blocking_reload::blocking_timeout(playlist.target_duration))
     }
 
     /// What a request means for what was fetched ahead; none: it is for no segment that is known.
-    pub(super) fn match_request(&self, sessions: &Sessions, session: &Rc<Session>, requested: RequestedRange) -> Option<SegmentRequest> {
+    pub(super) fn match_request(
+        &self,
+        sessions: &Sessions,
+        session: &Rc<Session>,
+        requested: RequestedRange,
+    ) -> Option<SegmentRequest> {
         let range = match requested {
             RequestedRange::Bytes(from, Some(end)) => Some(from..end),
             _ => None,
@@ -272,17 +296,21 @@ impl Prefetcher {
         };
         // A login of a list's URL does not go to other hosts, so its segments there are of another user.
         let (key, index, (piece, timing), next) = of_player(true).chain(of_player(false)).find_map(locate)?;
-        session.max_window.set(DataSize::from_bytes(sessions.buffer_budget.max_window().bytes() / (MAX_PREFETCHED as u64 + 1)));
+        session
+            .max_window
+            .set(DataSize::from_bytes(sessions.buffer_budget.max_window().bytes() / (MAX_PREFETCHED as u64 + 1)));
         // Of a choice the player takes one: what waits of the others is not needed.
         let multivariant = playlists.iter().find_map(|(master, playlist)| {
             let variants = &playlist.info.variants;
-            let is_variant = master.player == key.player && variants.iter().any(|variant| variant.as_str() == key.playlist_url);
+            let is_variant =
+                master.player == key.player && variants.iter().any(|variant| variant.as_str() == key.playlist_url);
             is_variant.then(|| (master.playlist_url.clone(), variants.clone()))
         });
         let family_url = multivariant.as_ref().map_or(&key.playlist_url, |(master, _)| master).clone();
         let has_choice = multivariant.as_ref().is_some_and(|(_, variants)| variants.len() > 1);
         let variants = multivariant.map(|(_, variants)| variants);
-        let is_sibling = |other: &PlaylistKey| (&other.player, other.user) == (&key.player, key.user) && *other != key;
+        let is_sibling =
+            |other: &PlaylistKey| (&other.player, other.user) == (&key.player, key.user) && *other != key;
         for (other, course) in playlists.iter_mut().filter(|(other, _)| is_sibling(other)) {
             if variants.iter().flatten().any(|variant| variant.as_str() == other.playlist_url) {
                 course.prefetches.clear();
@@ -295,8 +323,12 @@ impl Prefetcher {
         let playback = self.playback_of(&session.player);
         let track = playback.track(&family_url, set(index).unwrap_or_default());
         let can_choose = has_choice || playlist.info.can_choose;
-        let prefetch =
-            Rc::clone(playlist.prefetches.entry(index).or_insert_with(|| Rc::new(RenditionPrefetch::new(&track, playlist.right))));
+        let prefetch = Rc::clone(
+            playlist
+                .prefetches
+                .entry(index)
+                .or_insert_with(|| Rc::new(RenditionPrefetch::new(&track, playlist.right))),
+        );
         prefetch.right.set(playlist.right);
         drop(playlists);
         // The published policies know nothing of parts.
@@ -309,8 +341,10 @@ impl Prefetcher {
         *prefetch.task.borrow_mut() = None;
         prefetch.last_used.set(Instant::now());
         let mut waiting = std::mem::take(&mut *prefetch.prefetched.borrow_mut());
-        let is_requested = |held: &PrefetchedResponse| Rc::ptr_eq(&held.session, session) && held.segment.range == range;
-        let is_full_segment = range.is_some() || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
+        let is_requested =
+            |held: &PrefetchedResponse| Rc::ptr_eq(&held.session, session) && held.segment.range == range;
+        let is_full_segment =
+            range.is_some() || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
         let position = waiting.iter().position(is_requested);
         let prefetched = position.and_then(|at| waiting.remove(at)).filter(|_| is_full_segment);
         waiting.retain(|prefetched| next.contains(&prefetched.segment));
@@ -322,7 +356,7 @@ impl Prefetcher {
                 && next.iter().any(|piece| piece.url == session.url && piece.range == range)
         };
         let preceding = previous.filter(is_successor).map(|(last, _)| last).filter(|_| prefetched.is_none());
-        Some(SegmentRequest { prefetch: track: prefetch, next, prefetched: held: prefetched, preceding: before: preceding })
+        Some(SegmentRequest { prefetch, next, prefetched, preceding })
     }
 
     /// What is known of a player's segments and its links.
@@ -356,7 +390,8 @@ impl Prefetcher {
                 let sessions: BTreeMap<u64, &Session> =
                     prefetched.iter().map(|response| (response.session.id, &*response.session)).collect();
                 let bytes: u64 = sessions.values().map(|session| session.buffered_bytes()).sum();
-                let seconds: f64 = prefetched.iter().map(|response| response.segment.duration).sum::<Duration>().as_secs_f64();
+                let seconds: f64 =
+                    prefetched.iter().map(|response| response.segment.duration).sum::<Duration>().as_secs_f64();
                 let status = prefetch.track.status(now);
                 let playlist = Url::parse(list).map(|url| redacted(&url)).unwrap_or_default();
                 entries.push(json!({
@@ -396,7 +431,11 @@ impl PlaylistInfo {
     }
 
     /// The rendition that a segment is of, the segment as that has it, and what follows it.
-    fn find(&self, url: &Url, range: Option<&Range<u64>>) -> Option<(usize, (MediaSegment, SegmentTiming), Vec<MediaSegment>)> {
+    fn find(
+        &self,
+        url: &Url,
+        range: Option<&Range<u64>>,
+    ) -> Option<(usize, (MediaSegment, SegmentTiming), Vec<MediaSegment>)> {
         let locate = |range: Option<&Range<u64>>| {
             self.renditions.iter().enumerate().find_map(|(index, rendition)| {
                 let next = rendition.index.after(url, range, MAX_PREFETCHED)?;
@@ -425,7 +464,10 @@ impl RenditionPrefetch {
 
 impl SegmentRequest {
     /// The answer that has been waiting, if there is one and it is good.
-    pub(super) async fn take_prefetched(&mut self, requested: RequestedRange) -> Option<(ResponseHead, ResponseBody)> {
+    pub(super) async fn take_prefetched(
+        &mut self,
+        requested: RequestedRange,
+    ) -> Option<(ResponseHead, ResponseBody)> {
         let PrefetchedResponse { result_rx: opened, _task: _opening, .. } = self.prefetched.take()?;
         let (mut head, bytes) = opened.await.ok()?.ok()?;
         if requested == RequestedRange::Bytes(0, None) && head.range.is_none() && head.accepts_ranges {
@@ -445,7 +487,7 @@ impl SegmentRequest {
         let preceding = self.preceding.take().filter(|before| is_being_read(before))?;
         let head = sessions.head(session, requested).await.ok()?;
         let total = session.total().filter(|_| head.accepts_ranges)?;
-        if !playlist_answer::is_not_playlist(session, &head) {
+        if !playlist_handler::is_not_playlist(session, &head) {
             return None;
         }
         let length = head.range.as_ref().map_or(total.bytes(), |span| span.end - span.start);
@@ -459,25 +501,30 @@ impl SegmentRequest {
             drop(guard);
             let (mut head, mut bytes) = opened.ok().filter(|(head, _)| head.total == Some(total.bytes()))?;
             // The head has been sent: a list could not be rewritten any more.
-            let format = playlist_answer::detect_format(&session, (&mut head, &mut bytes), requested).await;
+            let format = playlist_handler::detect_format(&session, (&mut head, &mut bytes), requested).await;
             match (format, bytes) {
                 (Ok(None), ResponseBody::Stream(play)) => Some(play),
                 _ => None,
             }
         });
-        Some((head, DeferredBody { opening: deferred, remaining: left: length, permit: None }))
+        Some((head, DeferredBody { opening: deferred, remaining: length, permit: None }))
     }
 
     /// From now on the next segments are fetched; `session` is that of the one which the player takes.
     pub(super) fn prefetch_next(self, sessions: &Rc<Sessions>, session: &Rc<Session>) {
-        let Self { prefetch: track: prefetch, next, .. } = self;
-        let (weak_prefetch, sessions, session) = (Rc::downgrade(&prefetch), Rc::clone(sessions), Rc::clone(session));
+        let Self { prefetch, next, .. } = self;
+        let (weak_prefetch, sessions, session) =
+            (Rc::downgrade(&prefetch), Rc::clone(sessions), Rc::clone(session));
         let task = tokio::task::spawn_local(async move {
             let mut preceding = session;
             for segment in next {
                 let Some(prefetch) = weak_prefetch.upgrade() else { return };
-                let already_open =
-                    prefetch.prefetched.borrow().iter().find(|held| held.segment == segment).map(|h| Rc::clone(&h.session));
+                let already_open = prefetch
+                    .prefetched
+                    .borrow()
+                    .iter()
+                    .find(|held| held.segment == segment)
+                    .map(|h| Rc::clone(&h.session));
                 drop(prefetch);
                 if let Some(waiting) = already_open {
                     preceding = waiting;
@@ -516,10 +563,16 @@ impl Drop for OpeningGuard {
 }
 
 /// Opens a piece ahead of the player.
-fn open_ahead(sessions: &Rc<Sessions>, preceding: &Session, prefetch: &RenditionPrefetch, segment: MediaSegment) -> Rc<Session> {
+fn open_ahead(
+    sessions: &Rc<Sessions>,
+    preceding: &Session,
+    prefetch: &RenditionPrefetch,
+    segment: MediaSegment,
+) -> Rc<Session> {
     let target = preceding.sibling(segment.url.clone());
     let home = sessions.prefetcher.origin_for(&preceding.player, &target.url);
-    let headers = preceding.headers.for_sibling(&sessions.cookie_jars, &preceding.player, target.login.as_ref(), home);
+    let headers =
+        preceding.headers.for_sibling(&sessions.cookie_jars, &preceding.player, target.login.as_ref(), home);
     let session = sessions.session_for(target, preceding.player.clone(), headers, prefetch.right.get());
     session.max_window.set(preceding.max_window.get());
     if sessions.options.stream.policy == Policy::Marline
@@ -528,7 +581,10 @@ fn open_ahead(sessions: &Rc<Sessions>, preceding: &Session, prefetch: &Rendition
         let playback = sessions.prefetcher.playback_of(&session.player);
         session.set_segment(segment.range.as_ref().map_or(0, |span| span.start), &playback, track_segment);
     }
-    let requested = segment.range.clone().map_or(RequestedRange::Full, |span| RequestedRange::Bytes(span.start, Some(span.end)));
+    let requested = segment
+        .range
+        .clone()
+        .map_or(RequestedRange::Full, |span| RequestedRange::Bytes(span.start, Some(span.end)));
     let (result_tx, result_rx) = oneshot::channel();
     let (task_sessions, task_session) = (Rc::clone(sessions), Rc::clone(&session));
     let guard = OpeningGuard::new(&session);
@@ -537,7 +593,8 @@ fn open_ahead(sessions: &Rc<Sessions>, preceding: &Session, prefetch: &Rendition
         drop(guard);
         let _ = result_tx.send(result);
     });
-    let prefetched = PrefetchedResponse { segment: piece: segment, session: Rc::clone(&session), result_rx: opened: result_rx, _task: AbortOnDrop(task) };
+    let prefetched =
+        PrefetchedResponse { segment, session: Rc::clone(&session), result_rx, _task: AbortOnDrop(task) };
     prefetch.prefetched.borrow_mut().push_back(prefetched);
     session
 }

@@ -120,7 +120,8 @@ pub(super) fn is_not_modified(fields: &HeaderMap, metadata: &HeaderMap) -> bool 
     if fields.contains_key(IF_NONE_MATCH) {
         let Some(etag) = header_text(metadata, ETAG) else { return false };
         let strip_weak = |tag: &str| tag.trim().strip_prefix("W/").unwrap_or(tag.trim()).to_owned();
-        let mut tags = fields.get_all(IF_NONE_MATCH).iter().filter_map(|v| v.to_str().ok()).flat_map(parse_entity_tags);
+        let mut tags =
+            fields.get_all(IF_NONE_MATCH).iter().filter_map(|v| v.to_str().ok()).flat_map(parse_entity_tags);
         return tags.any(|tag| tag == "*" || strip_weak(&tag) == strip_weak(etag));
     }
     let parse_date = |text: Option<&str>| text.and_then(|text| httpdate::parse_http_date(text).ok());

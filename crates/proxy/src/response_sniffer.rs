@@ -15,7 +15,7 @@ use std::cell::Cell;
 
 use super::content_coding::{self, ContentCoding};
 use super::playlist_handler::PlaylistFormat;
-use super::signature::{BOM, Signature, MEDIA_MAGIC_LEN, MAX_SNIFFED, is_media, sniff_bytes};
+use super::signature::{BOM, MAX_SNIFFED, MEDIA_MAGIC_LEN, Signature, is_media, sniff_bytes};
 
 /// What an answer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,13 +53,22 @@ pub(super) struct ResponseSniffer {
 impl ResponseSniffer {
     /// `called`: what its type or name says. `start`: the offset of the first byte.
     pub(super) fn new(encoding: Option<&str>, called: Option<PlaylistFormat>, start: u64) -> Self {
-        let codings = encoded::parse_codings(encoding.unwrap_or_default()).ok();
-        Self { codings, declared: called, is_from_start: start == 0, decided_len: Cell::new(None), result: Cell::new(SniffResult::NeedMore) }
+        let codings = content_coding::parse_codings(encoding.unwrap_or_default()).ok();
+        Self {
+            codings,
+            declared: called,
+            is_from_start: start == 0,
+            decided_len: Cell::new(None),
+            result: Cell::new(SniffResult::NeedMore),
+        }
     }
 
     /// Decides if enough bytes have come since the last time: an eighth, up to the bound.
     pub(super) fn sniff(&self, prefix: &[u8]) -> SniffResult {
-        let is_enough = self.decided_len.get().is_none_or(|seen_len| prefix.len() > seen_len + seen_len / 8 || prefix.len() >= MAX_SNIFFED);
+        let is_enough = self
+            .decided_len
+            .get()
+            .is_none_or(|seen_len| prefix.len() > seen_len + seen_len / 8 || prefix.len() >= MAX_SNIFFED);
         if is_enough { self.sniff_now(prefix) } else { self.result.get() }
     }
 
@@ -87,14 +96,16 @@ impl ResponseSniffer {
                 _ => SniffResult::UnknownEncoding,
             };
         };
-        let (decoded, is_damaged) = encoded::decode_prefix(prefix, codings, MAX_SNIFFED);
+        let (decoded, is_damaged) = content_coding::decode_prefix(prefix, codings, MAX_SNIFFED);
         match (sniff_bytes(&decoded), end) {
             (Signature::Playlist(kind), _) => SniffResult::Playlist(kind),
             (Signature::NotAPlaylist, _) => self.classify_headerless(&decoded, end),
             (Signature::NeedMore, _) if is_damaged => self.classify_undecodable(prefix),
             (Signature::NeedMore, Some(end)) => self.classify_truncated(&decoded, end),
             // Nothing but headers and empty blocks, as many as the server likes.
-            (Signature::NeedMore, None) if prefix.len() >= MAX_SNIFFED => SniffResult::Playlist(PlaylistFormat::Dash),
+            (Signature::NeedMore, None) if prefix.len() >= MAX_SNIFFED => {
+                SniffResult::Playlist(PlaylistFormat::Dash)
+            }
             (Signature::NeedMore, None) => SniffResult::NeedMore,
         }
     }
@@ -115,14 +126,20 @@ impl ResponseSniffer {
 
     /// A body that this decoder cannot read. Another one may, so it is read as a list, which ends with the reason.
     fn classify_undecodable(&self, prefix: &[u8]) -> SniffResult {
-        if is_media(prefix) || !self.is_from_start { SniffResult::NotAPlaylist } else { SniffResult::Playlist(PlaylistFormat::Dash) }
+        if is_media(prefix) || !self.is_from_start {
+            SniffResult::NotAPlaylist
+        } else {
+            SniffResult::Playlist(PlaylistFormat::Dash)
+        }
     }
 
     /// What an answer is taken for whose bytes decide nothing, and of which no more will come.
     fn classify_truncated(&self, text: &[u8], end: BodyEnd) -> SniffResult {
         match text.strip_prefix(BOM).unwrap_or(text).trim_ascii_start() {
             _ if !self.is_from_start => SniffResult::NotAPlaylist,
-            [b'#', ..] if end == BodyEnd::Partial || self.declared == Some(PlaylistFormat::Hls) => SniffResult::Playlist(PlaylistFormat::Hls),
+            [b'#', ..] if end == BodyEnd::Partial || self.declared == Some(PlaylistFormat::Hls) => {
+                SniffResult::Playlist(PlaylistFormat::Hls)
+            }
             [b'<', ..] => SniffResult::Playlist(PlaylistFormat::Dash),
             _ => SniffResult::NotAPlaylist,
         }
@@ -185,7 +202,11 @@ mod tests {
             ("gzip", members),
             ("br", brotli),
         ] {
-            assert_eq!(sniff_bytewise(&ResponseSniffer::new(Some(encoding), None, 0), &body), PLAYLIST, "{encoding}");
+            assert_eq!(
+                sniff_bytewise(&ResponseSniffer::new(Some(encoding), None, 0), &body),
+                PLAYLIST,
+                "{encoding}"
+            );
             assert_eq!(ResponseSniffer::new(Some(encoding), None, 0).sniff(&body), PLAYLIST, "{encoding}");
             assert_eq!(ResponseSniffer::new(Some(encoding), None, 700).sniff(&body), PLAYLIST, "{encoding}");
         }
@@ -216,7 +237,10 @@ mod tests {
             assert_eq!(of(b"\0\0\0\x18ftypmp42"), SniffResult::NotAPlaylist, "{encoding}");
         }
         let damaged = |body: &[u8]| ResponseSniffer::new(Some("br"), None, 0).sniff(body);
-        assert_eq!(damaged(b"\x47\x40\x11\x10\0\x42\xf0\x25\0\x01\xc1\0\0\xff\x01\xff\0"), SniffResult::NotAPlaylist);
+        assert_eq!(
+            damaged(b"\x47\x40\x11\x10\0\x42\xf0\x25\0\x01\xc1\0\0\xff\x01\xff\0"),
+            SniffResult::NotAPlaylist
+        );
     }
 
     #[test]
@@ -229,7 +253,8 @@ mod tests {
 
     #[test]
     fn text_that_is_called_a_playlist_is_one() {
-        let of = |body: &[u8], end| ResponseSniffer::new(None, Some(PlaylistFormat::Hls), 0).sniff_at_end(body, end);
+        let of =
+            |body: &[u8], end| ResponseSniffer::new(None, Some(PlaylistFormat::Hls), 0).sniff_at_end(body, end);
         assert_eq!(of(b"http://h/stream\n", BodyEnd::Complete), PLAYLIST);
         assert_eq!(of("h\u{e9}".as_bytes(), BodyEnd::Complete), PLAYLIST);
         assert_eq!(of(b"http", BodyEnd::Partial), SniffResult::NotAPlaylist);

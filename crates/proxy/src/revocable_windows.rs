@@ -18,8 +18,8 @@ use marline_download::store::Reader;
 use marline_net::egress::EgressPolicy;
 
 use super::body::AbortOnDrop;
-use super::client_admission::ConnPermit;
 use super::buffer_budget::{Client, WindowGrant};
+use super::client_admission::ConnPermit;
 
 /// All windows that are granted.
 #[derive(Default)]
@@ -86,7 +86,9 @@ impl RevocableWindows {
         let live_windows: Vec<Rc<RevocableWindow>> = windows.iter().filter_map(Weak::upgrade).collect();
         let eligible = || live_windows.iter().filter(|loan| !remote_only || loan.client != Client::HERE);
         let holders = eligible().map(|loan| (loan.client, loan.address));
-        let Some(holder) = holder_to_revoke((Client::of_right(right), right.requester()), holders) else { return false };
+        let Some(holder) = holder_to_revoke((Client::of_right(right), right.requester()), holders) else {
+            return false;
+        };
         let candidates = eligible().filter(|loan| (loan.client, loan.address) == holder);
         let Some(window) = candidates.min_by_key(|loan| loan.last_read.get()) else { return false };
         tracing::debug!(address = ?window.address, "a window is revoked for another request");
@@ -135,10 +137,15 @@ fn holder_to_revoke((requester, address): Holder, holders: impl Iterator<Item = 
     }
     let own_count = client_counts.get(&requester).copied().unwrap_or_default();
     let largest = client_counts.iter().max_by_key(|(_, count)| **count);
-    let larger_client = largest.filter(|(client, count)| **client != requester && **count > own_count + 1).map(|(client, _)| *client);
+    let larger_client = largest
+        .filter(|(client, count)| **client != requester && **count > own_count + 1)
+        .map(|(client, _)| *client);
     // All hosts of a LAN are one client with IPv6 (a /64), so the same rule applies between the addresses of a client.
-    let threshold =
-        if larger_client.is_some() { 0 } else { address_counts.get(&(requester, address)).copied().unwrap_or_default() + 1 };
+    let threshold = if larger_client.is_some() {
+        0
+    } else {
+        address_counts.get(&(requester, address)).copied().unwrap_or_default() + 1
+    };
     let candidates = address_counts.iter().filter(|((client, _), _)| *client == larger_client.unwrap_or(requester));
     candidates.max_by_key(|(_, count)| **count).filter(|(_, count)| **count > threshold).map(|(holder, _)| *holder)
 }
@@ -157,15 +164,24 @@ mod tests {
         let new_window = |n: u64| {
             let read = Cell::new(Instant::from_nanos(n));
             let (held, seat, size) = (RefCell::default(), RefCell::default(), DataSize::ZERO);
-            Rc::new(RevocableWindow { client: Client::HERE, address: None, size, contents: held, last_read: read, permit: seat })
+            Rc::new(RevocableWindow {
+                client: Client::HERE,
+                address: None,
+                size,
+                contents: held,
+                last_read: read,
+                permit: seat,
+            })
         };
         let windows = RevocableWindows::default();
-        let live: Vec<Rc<RevocableWindow>> = (0..100).map(new_window).inspect(|loan| windows.register(loan)).collect();
+        let live: Vec<Rc<RevocableWindow>> =
+            (0..100).map(new_window).inspect(|loan| windows.register(loan)).collect();
         for n in 0..10_000 {
             windows.register(&new_window(n));
             assert!(windows.0.borrow().len() <= 300);
         }
-        let is_listed = |loan: &Rc<RevocableWindow>| windows.0.borrow().iter().any(|weak| weak.ptr_eq(&Rc::downgrade(loan)));
+        let is_listed =
+            |loan: &Rc<RevocableWindow>| windows.0.borrow().iter().any(|weak| weak.ptr_eq(&Rc::downgrade(loan)));
         assert!(live.iter().all(is_listed));
     }
 

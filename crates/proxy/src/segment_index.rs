@@ -144,7 +144,7 @@ impl Rendition {
                 (ticks_to_duration(location.ticks, *timescale), Some(ticks_to_duration(ticks_left, *timescale)))
             }
         };
-        Some(SegmentTiming { duration: lasts: duration, time_left: time_left.filter(|_| self.is_final) })
+        Some(SegmentTiming { duration, time_left: time_left.filter(|_| self.is_final) })
     }
 }
 
@@ -168,7 +168,11 @@ impl SegmentIndex {
                 let segment = |index| {
                     let TimelineSegment { start, ticks, .. } = timeline.at(index)?;
                     let value = if *by_time { start } else { first.checked_add(index)? };
-                    Some(MediaSegment { url: template.url(value)?, range: None, duration: ticks_to_duration(ticks, *timescale) })
+                    Some(MediaSegment {
+                        url: template.url(value)?,
+                        range: None,
+                        duration: ticks_to_duration(ticks, *timescale),
+                    })
                 };
                 Some((index.saturating_add(1)..u64::MAX).take(max).map_while(segment).collect())
             }
@@ -193,7 +197,7 @@ impl SegmentUrls {
     /// One more segment at the end.
     pub(super) fn push(&mut self, url: &Url, range: Option<Range<u64>>, duration: Duration) {
         self.urls.push_str(url.as_str());
-        self.entries.push(Entry { hash: url_hash(url), url_end: self.urls.len(), range: span: range, duration });
+        self.entries.push(Entry { hash: url_hash(url), url_end: self.urls.len(), range, duration });
     }
 
     /// The bytes that one more segment takes up.
@@ -219,7 +223,9 @@ impl SegmentUrls {
     }
 
     fn url(&self, position: usize) -> Option<&str> {
-        let start = position.checked_sub(1).map_or(Some(0), |previous| self.entries.get(previous).map(|entry| entry.url_end))?;
+        let start = position
+            .checked_sub(1)
+            .map_or(Some(0), |previous| self.entries.get(previous).map(|entry| entry.url_end))?;
         self.urls.get(start..self.entries.get(position)?.url_end)
     }
 
@@ -232,7 +238,7 @@ impl SegmentUrls {
     }
 
     fn segment(&self, position: usize) -> Option<MediaSegment> {
-        let Entry { range: span: range, duration, .. } = self.entries.get(position)?;
+        let Entry { range, duration, .. } = self.entries.get(position)?;
         Some(MediaSegment { url: Url::parse(self.url(position)?).ok()?, range: range.clone(), duration: *duration })
     }
 }
@@ -259,7 +265,13 @@ impl SegmentTimeline {
     /// So many more segments from a time on.
     pub(super) fn push(&mut self, start: u64, ticks: u64, count: u64) {
         let index = self.runs.last().map_or(0, |run| run.first_index.saturating_add(run.count));
-        self.runs.push(TimelineRun { start, ticks: ticks.max(1), count, first_index: index, ticks_before: self.total_ticks });
+        self.runs.push(TimelineRun {
+            start,
+            ticks: ticks.max(1),
+            count,
+            first_index: index,
+            ticks_before: self.total_ticks,
+        });
         self.total_ticks = self.total_ticks.saturating_add(ticks.saturating_mul(count));
     }
 
@@ -288,7 +300,7 @@ impl SegmentTimeline {
         let offset = index.checked_sub(run.first_index).filter(|within| *within < run.count)?;
         let start = run.start.checked_add(run.ticks.checked_mul(offset)?)?;
         let end_ticks = run.ticks_before.saturating_add(run.ticks.saturating_mul(offset + 1));
-        Some(TimelineSegment { index, start, ticks: run.ticks, end_ticks: upto: end_ticks })
+        Some(TimelineSegment { index, start, ticks: run.ticks, end_ticks })
     }
 }
 
@@ -325,13 +337,20 @@ mod tests {
 
     #[test]
     fn numbers_go_on_with_their_zeros() {
-        let pieces = SegmentIndex::Numbered { template: template(), last_number: Some(10), duration: Duration::from_secs(2) };
+        let pieces = SegmentIndex::Numbered {
+            template: template(),
+            last_number: Some(10),
+            duration: Duration::from_secs(2),
+        };
         let after = |url| urls_after(&pieces, url, 2);
         assert_eq!(after("https://h/v-008.m4s").unwrap(), ["https://h/v-009.m4s", "https://h/v-010.m4s"]);
         assert_eq!(after("https://h/v-010.m4s").unwrap(), [""; 0]);
         let rendition = Rendition { set: 0, index: pieces.clone(), is_final: true };
         let spot = rendition.timing(&url("https://h/v-007.m4s"), None);
-        assert_eq!(spot, Some(SegmentTiming { duration: Duration::from_secs(2), time_left: Some(Duration::from_secs(6)) }));
+        assert_eq!(
+            spot,
+            Some(SegmentTiming { duration: Duration::from_secs(2), time_left: Some(Duration::from_secs(6)) })
+        );
         for other in ["https://h/v-8.m4s", "https://h/v-+08.m4s", "https://h/w-008.m4s", "https://h/v-008.mp4"] {
             assert_eq!(after(other), None, "{other}");
         }
@@ -364,7 +383,10 @@ mod tests {
         assert_eq!(urls_after(&by_number, "https://h/v-006.m4s", 9), None);
         let rendition = Rendition { set: 0, index: by_time, is_final: true };
         let spot = rendition.timing(&url("https://h/v-120.m4s"), None).unwrap();
-        assert_eq!(spot, SegmentTiming { duration: Duration::from_secs(2), time_left: Some(Duration::from_secs(3)) });
+        assert_eq!(
+            spot,
+            SegmentTiming { duration: Duration::from_secs(2), time_left: Some(Duration::from_secs(3)) }
+        );
     }
 
     #[test]
@@ -386,7 +408,10 @@ mod tests {
         list.push(&url("https://h/b.ts"), None, Duration::from_secs(3));
         let pieces = SegmentIndex::List(list.shrink());
         let next = pieces.after(&all, Some(&(0..10)), 5).unwrap();
-        assert_eq!(next[0], MediaSegment { url: all.clone(), range: Some(10..20), duration: Duration::from_secs(2) });
+        assert_eq!(
+            next[0],
+            MediaSegment { url: all.clone(), range: Some(10..20), duration: Duration::from_secs(2) }
+        );
         assert_eq!((next.len(), next[1].url.as_str()), (2, "https://h/b.ts"));
         assert_eq!(pieces.after(&all, None, 5), None);
         assert_eq!(pieces.after(&next[1].url, None, 5), Some(Vec::new()));

@@ -33,14 +33,19 @@ struct LinkRate {
 impl SegmentRates {
     /// The memory it takes up, in bytes.
     pub(super) fn memory_size(&self) -> usize {
-        let links = self.links.iter().map(|(name, rate)| name.len() + size_of::<LinkRate>() + rate.busy_streams.len() * 16);
+        let links =
+            self.links.iter().map(|(name, rate)| name.len() + size_of::<LinkRate>() + rate.busy_streams.len() * 16);
         links.sum::<usize>() + self.standby.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>()
     }
 
     /// So much came over a link for a stream, which has something under way on it, or not.
     pub(super) fn on_transfer(&mut self, now: Instant, stream: u64, link: &str, bytes: u64, is_busy: bool) {
         let rate = self.links.entry(link.to_owned()).or_default();
-        let elapsed = rate.sampled_at.replace(now).map_or(Duration::ZERO, |looked| now.since(looked)).min(MAX_SAMPLE_INTERVAL);
+        let elapsed = rate
+            .sampled_at
+            .replace(now)
+            .map_or(Duration::ZERO, |looked| now.since(looked))
+            .min(MAX_SAMPLE_INTERVAL);
         if !rate.busy_streams.is_empty() || bytes > 0 {
             rate.busy_time += elapsed;
             rate.bytes += DataSize::from_bytes(bytes);
@@ -89,8 +94,13 @@ impl SegmentRates {
 
     /// What the next stream may expect of links: what they bring (zero: not known yet), and whether they rest.
     pub(super) fn estimates(&self) -> Vec<(String, Bitrate, bool)> {
-        let known_rate = |link: &LinkRate| if link.forecast.steps() >= MIN_SAMPLES { link.forecast.mean_rate() } else { Bitrate::ZERO };
-        self.links.iter().map(|(name, link)| (name.clone(), known_rate(link), self.standby.contains(name))).collect()
+        let known_rate = |link: &LinkRate| {
+            if link.forecast.steps() >= MIN_SAMPLES { link.forecast.mean_rate() } else { Bitrate::ZERO }
+        };
+        self.links
+            .iter()
+            .map(|(name, link)| (name.clone(), known_rate(link), self.standby.contains(name)))
+            .collect()
     }
 }
 

@@ -22,35 +22,39 @@ use base64::Engine as _;
 use http::header::HeaderValue;
 use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, Failure, RequestRange};
 use marline_core::units::{Bitrate, DataSize};
-use marline_download::store::{StreamIdentity, Reader, StoreError};
-use marline_download::{RangeDownload, DownloadError, KnownResource, ResourceInfo, ClientContext, Progress, DownloadObserver as _};
+use marline_download::store::{Reader, StoreError, StreamIdentity};
+use marline_download::{
+    ClientContext, DownloadError, DownloadObserver as _, KnownResource, Progress, RangeDownload, ResourceInfo,
+};
+use marline_net::egress::EgressPolicy;
 use marline_net::http::ResponseMeta;
 use marline_net::http::resolver_host;
 use marline_net::links::Interface;
-use marline_net::egress::EgressPolicy;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
-use super::prefetch::Prefetcher;
-use super::body::{StreamBody, AbortOnDrop, TransferState};
-use super::link_selector::{Candidate, LinkSelector, ClientHost};
-use super::session_observer::{StreamDecisions, SessionObserver};
-use super::events::Events;
-use super::upstream_headers::{CookieJars, UpstreamHeaders};
-use super::startup_gate::{StartupGate, StartMode};
-use super::playlist_reader::PlaylistReader;
-use super::revocable_windows::RevocableWindows;
-use super::buffer_budget::{Client, WindowGrant, GrantError, BufferBudget};
-use super::playlist_handler::PlaylistFormat;
+use super::body::{AbortOnDrop, StreamBody, TransferState};
+use super::buffer_budget::{BufferBudget, Client, GrantError, WindowGrant};
 use super::energy::EnergyMeter;
-use super::range::{self, RequestedRange};
-use super::track_playback::{TrackSegment, PlaylistPlayback};
-use super::single_link::{DRAIN_TIMEOUT, FIRST_BYTE_TIMEOUT, SEND_TIMEOUT, PeekOutcome, SingleLinkRequest, SingleLinkResponse};
+use super::events::Events;
+use super::link_selector::{Candidate, ClientHost, LinkSelector};
 use super::media_url::{MediaUrl, redacted};
-use super::session_options::SessionOptions;
-use super::player_report::PlayerReport;
 use super::player_estimator::PlayerEstimator;
+use super::player_report::PlayerReport;
+use super::playlist_handler::PlaylistFormat;
+use super::playlist_reader::PlaylistReader;
+use super::prefetch::Prefetcher;
+use super::range::{self, RequestedRange};
+use super::revocable_windows::RevocableWindows;
+use super::session_observer::{SessionObserver, StreamDecisions};
+use super::session_options::SessionOptions;
+use super::single_link::{
+    DRAIN_TIMEOUT, FIRST_BYTE_TIMEOUT, PeekOutcome, SEND_TIMEOUT, SingleLinkRequest, SingleLinkResponse,
+};
+use super::startup_gate::{StartMode, StartupGate};
+use super::track_playback::{PlaylistPlayback, TrackSegment};
+use super::upstream_headers::{CookieJars, UpstreamHeaders};
 
 /// All sessions, and what they share.
 pub(super) struct Sessions {
@@ -199,7 +203,12 @@ impl ResponseBody {
 }
 
 impl Sessions {
-    pub(super) fn new(network: Rc<ClientContext>, memory: BufferBudget, events: Rc<Events>, terms: SessionOptions) -> Self {
+    pub(super) fn new(
+        network: Rc<ClientContext>,
+        memory: BufferBudget,
+        events: Rc<Events>,
+        terms: SessionOptions,
+    ) -> Self {
         Self {
             network,
             buffer_budget: memory,
@@ -218,7 +227,13 @@ impl Sessions {
     }
 
     /// The session of a player at a URL, a new one if there is none.
-    pub(super) fn session_for(&self, target: MediaUrl, player: String, sent: UpstreamHeaders, right: EgressPolicy) -> Rc<Session> {
+    pub(super) fn session_for(
+        &self,
+        target: MediaUrl,
+        player: String,
+        sent: UpstreamHeaders,
+        right: EgressPolicy,
+    ) -> Rc<Session> {
         let mut table = self.by_key.borrow_mut();
         table.retain(|_, session| session.active_count() > 0 || session.last_used.get().elapsed() < SESSION_TTL);
         while table.len() >= MAX_SESSIONS {
@@ -250,7 +265,11 @@ impl Sessions {
     }
 
     /// What the resource is now, as its origin says within the last moments.
-    pub(super) async fn head(&self, session: &Session, requested: RequestedRange) -> Result<ResponseHead, RequestError> {
+    pub(super) async fn head(
+        &self,
+        session: &Session,
+        requested: RequestedRange,
+    ) -> Result<ResponseHead, RequestError> {
         let fresh = session.resource.borrow().clone().filter(|known| known.checked_at.elapsed() < DESCRIPTION_TTL);
         let probed = match fresh {
             Some(resource) => ResourceProbe::Ranges(resource),
@@ -274,7 +293,8 @@ impl Sessions {
         }
         for last_try in [false, true] {
             let resource = session.resource.borrow().clone();
-            let from_zero = matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None)) && holds(None);
+            let from_zero =
+                matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None)) && holds(None);
             let probed = match resource {
                 Some(resource) => ResourceProbe::Ranges(resource),
                 None if from_zero => return self.open_first(session, requested).await,
@@ -282,12 +302,16 @@ impl Sessions {
             };
             match probed {
                 ResourceProbe::Ranges(resource) => {
-                    let wanted =
-                        if holds(Some(resource.known.validator.if_range_value())) { requested } else { RequestedRange::Full };
+                    let wanted = if holds(Some(resource.known.validator.if_range_value())) {
+                        requested
+                    } else {
+                        RequestedRange::Full
+                    };
                     match self.open_known(session, resource, wanted).await {
                         Err(StaleResource(None)) if !last_try => *session.resource.borrow_mut() = None,
                         Err(StaleResource(refusal)) => {
-                            let changes = || RequestError::BadGateway("the resource changes again and again".to_owned());
+                            let changes =
+                                || RequestError::BadGateway("the resource changes again and again".to_owned());
                             return Err(refusal.unwrap_or_else(changes));
                         }
                         Ok(opened) => return Ok(opened),
@@ -304,7 +328,11 @@ impl Sessions {
     }
 
     /// The first transfer of a resource: from zero to the end, and its first answer tells what it is.
-    async fn open_first(&self, session: &Rc<Session>, requested: RequestedRange) -> Result<(ResponseHead, ResponseBody), RequestError> {
+    async fn open_first(
+        &self,
+        session: &Rc<Session>,
+        requested: RequestedRange,
+    ) -> Result<(ResponseHead, ResponseBody), RequestError> {
         let feed = self.build_feed(session, (session.url.clone(), session.right), None, 0..u64::MAX)?;
         let mut play = self.start_stream(session, feed, 0..u64::MAX)?;
         let Ok(identity) = timeout(FIRST_BYTE_TIMEOUT, play.wait_for_identity()).await else {
@@ -328,9 +356,17 @@ impl Sessions {
             *session.resource.borrow_mut() = Some(resource);
         }
         let total = total.map(DataSize::bytes);
-        session.set_status(if ranges { "ranges over all links" } else { "one answer over one link: no provable ranges" });
-        let range = total.filter(|total| ranges && requested != RequestedRange::Full && *total > 0).map(|total| 0..total);
-        Ok((ResponseHead { description: described, total, range: span: range, accepts_ranges: ranges }, ResponseBody::Stream(Box::new(play))))
+        session.set_status(if ranges {
+            "ranges over all links"
+        } else {
+            "one answer over one link: no provable ranges"
+        });
+        let range =
+            total.filter(|total| ranges && requested != RequestedRange::Full && *total > 0).map(|total| 0..total);
+        Ok((
+            ResponseHead { description: described, total, range, accepts_ranges: ranges },
+            ResponseBody::Stream(Box::new(play)),
+        ))
     }
 
     /// A transfer of a resource that is known.
@@ -372,7 +408,12 @@ impl Sessions {
     }
 
     /// One range as the origin answers it.
-    async fn open_unverified(&self, session: &Session, requested: RequestedRange, probed: &ResponseHead) -> Result<(ResponseHead, ResponseBody), RequestError> {
+    async fn open_unverified(
+        &self,
+        session: &Session,
+        requested: RequestedRange,
+        probed: &ResponseHead,
+    ) -> Result<(ResponseHead, ResponseBody), RequestError> {
         let single = self.request_single(session, ask_for(requested, probed.total)).await?;
         session.set_status("one answer over one link: no strong validator");
         passthrough(single)
@@ -380,9 +421,15 @@ impl Sessions {
 
     /// A part of a segment that does not exist yet: the server holds its answer back until it does, at most for so long. That
     /// is no silence of the link, so no other link is asked meanwhile.
-    async fn open_blocking(&self, session: &Session, requested: RequestedRange, timeout: Duration) -> Result<(ResponseHead, ResponseBody), RequestError> {
+    async fn open_blocking(
+        &self,
+        session: &Session,
+        requested: RequestedRange,
+        timeout: Duration,
+    ) -> Result<(ResponseHead, ResponseBody), RequestError> {
         let links = self.links_beside_playback(session)?;
-        let request = SingleLinkRequest { timeout: timeout, ..session.single_link_request(ask_for(requested, None)) };
+        let request =
+            SingleLinkRequest { timeout: timeout, ..session.single_link_request(ask_for(requested, None)) };
         session.set_status("one answer over one link: the server holds it back until there is something to send");
         passthrough(SingleLinkResponse::request(&self.network, &links, &request).await?)
     }
@@ -395,7 +442,7 @@ impl Sessions {
             description: described.clone(),
             total: total.map(DataSize::bytes),
             range: None,
-            accepts_ranges: ranges: accepts_ranges,
+            accepts_ranges,
         };
         let total = response.head.range.and_then(|range| range.total);
         let probe = match (response.head.status, total, response.head.validator.clone()) {
@@ -424,7 +471,11 @@ impl Sessions {
     }
 
     /// One question over the link that suits the host.
-    async fn request_single(&self, session: &Session, ask: RequestRange) -> Result<SingleLinkResponse, RequestError> {
+    async fn request_single(
+        &self,
+        session: &Session,
+        ask: RequestRange,
+    ) -> Result<SingleLinkResponse, RequestError> {
         let links = self.links_beside_playback(session)?;
         Ok(SingleLinkResponse::request(&self.network, &links, &session.single_link_request(ask)).await?)
     }
@@ -492,19 +543,24 @@ impl Sessions {
             basic_auth: user,
             egress: right,
             config,
-            preferred_links: order: link_order,
+            preferred_links: link_order,
             link_estimates: expected,
             link_prices: prices,
             trace: None,
             resource: known,
             start: from,
-            end: to: end,
+            end,
             window,
         })
     }
 
     /// Starts the work of a feed.
-    fn start_stream(&self, session: &Rc<Session>, mut feed: RangeDownload, range: Range<u64>) -> Result<StreamBody, RequestError> {
+    fn start_stream(
+        &self,
+        session: &Rc<Session>,
+        mut feed: RangeDownload,
+        range: Range<u64>,
+    ) -> Result<StreamBody, RequestError> {
         let unused_window = self.buffer_budget.max_window() - session.max_window.get();
         let held = DataSize::from_bytes(session.granted_bytes.get()).max(unused_window);
         let grant = self.grant_window(session, held)?;
@@ -512,17 +568,19 @@ impl Sessions {
         session.granted_bytes.set(session.granted_bytes.get() + grant.size().bytes());
         let (id, from) = (self.next_id.replace(self.next_id.get() + 1), feed.start);
         feed.trace = self.options.trace_dir.as_ref().map(|folder| folder.join(format!("{id:06}.ndjson")));
-        let standby_links = feed.link_estimates.iter().filter(|(.., rests)| *rests).map(|(name, ..)| name.clone()).collect();
+        let standby_links =
+            feed.link_estimates.iter().filter(|(.., rests)| *rests).map(|(name, ..)| name.clone()).collect();
         let (reader, transfer) = feed.split();
         let (reader, window) = (Rc::new(reader), grant.size());
         session.player_estimator.borrow_mut().on_request(session.now(), from);
-        *session.decisions.borrow_mut() = StreamDecisions { standby_links: rests: standby_links, ..StreamDecisions::default() };
+        *session.decisions.borrow_mut() = StreamDecisions { standby_links, ..StreamDecisions::default() };
         session.active_responses.borrow_mut().insert(id, (range, Rc::downgrade(&reader)));
         let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
         let hopeless = Rc::new(Cell::new(false));
         let segment = session.segment_at(from);
         let mut observer = SessionObserver::new(id, from, self, session, window, Rc::clone(&hopeless));
-        let (network, learnt_slot, outcome_slot) = (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
+        let (network, learnt_slot, outcome_slot) =
+            (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
         let task = tokio::task::spawn_local(async move {
             let result = transfer.run(&network, &mut observer, learnt_slot).await;
             if let Err(error) = &result {
@@ -531,9 +589,17 @@ impl Sessions {
             *outcome_slot.borrow_mut() = Some(result);
             observer.on_transfer_ended();
         });
-        let window_handle = self.windows.add_granted(session.now(), &session.right, grant, reader, AbortOnDrop(task));
+        let window_handle =
+            self.windows.add_granted(session.now(), &session.right, grant, reader, AbortOnDrop(task));
         let transfer_state = TransferState { description: learnt, outcome, all_links_down: hopeless };
-        Ok(StreamBody::new(id, from, Rc::clone(session), segment.map(|(_, part)| part), window_handle, transfer_state))
+        Ok(StreamBody::new(
+            id,
+            from,
+            Rc::clone(session),
+            segment.map(|(_, part)| part),
+            window_handle,
+            transfer_state,
+        ))
     }
 
     /// A window for one more answer; where none is left, that of a client which has many.
@@ -571,7 +637,7 @@ fn passthrough(response: SingleLinkResponse) -> Result<(ResponseHead, ResponseBo
     }
     let range = range.filter(|_| response.head.status == 206);
     let total = total.map(DataSize::bytes);
-    let head = ResponseHead { description: response.described.clone(), total, range: span: range, accepts_ranges: true };
+    let head = ResponseHead { description: response.described.clone(), total, range, accepts_ranges: true };
     Ok((head, ResponseBody::SingleLink(Box::new(response))))
 }
 
@@ -581,8 +647,10 @@ struct StaleResource(Option<RequestError>);
 impl Resource {
     fn response_head(&self, requested: RequestedRange) -> Result<ResponseHead, RequestError> {
         let total = self.known.total.bytes();
-        let range = requested.resolve(total).map_err(|range::UnsatisfiableRange| RequestError::RangeNotSatisfiable(total))?;
-        Ok(ResponseHead { description: self.description.clone(), total: Some(total), range: span: range, accepts_ranges: true })
+        let range = requested
+            .resolve(total)
+            .map_err(|range::UnsatisfiableRange| RequestError::RangeNotSatisfiable(total))?;
+        Ok(ResponseHead { description: self.description.clone(), total: Some(total), range, accepts_ranges: true })
     }
 }
 
@@ -658,7 +726,15 @@ impl Session {
             Some(value)
         });
         let (url, fields) = (self.url.clone(), self.headers.clone());
-        SingleLinkRequest { url, headers: fields, authorization: login, ask, right: self.right, timeout: SEND_TIMEOUT, is_sent: Rc::default() }
+        SingleLinkRequest {
+            url,
+            headers: fields,
+            authorization: login,
+            ask,
+            right: self.right,
+            timeout: SEND_TIMEOUT,
+            is_sent: Rc::default(),
+        }
     }
 
     /// Another part of what is played, as the player will ask for it.
@@ -686,7 +762,8 @@ impl Session {
         let soon_bytes = (rate / 8.0 * within.as_secs_f64()) as u64;
         let is_almost_complete = |(range, read_end, in_order, out_of_order): &(Range<u64>, u64, u64, u64)| {
             let end = range.end.min(total);
-            end.saturating_sub(read_end + in_order + out_of_order) <= soon_bytes.min(end.saturating_sub(range.start) / 8)
+            end.saturating_sub(read_end + in_order + out_of_order)
+                <= soon_bytes.min(end.saturating_sub(range.start) / 8)
         };
         let was_abandoned = self.left_early.get() && self.active_count() == 0;
         !self.is_opening.get() && !was_abandoned && self.buffers().iter().all(is_almost_complete)
@@ -758,7 +835,9 @@ impl From<ConnError> for RequestError {
 /// What a transfer that brought nothing tells the player.
 fn error_of(outcome: Option<Result<(), DownloadError>>) -> RequestError {
     match outcome {
-        Some(Err(DownloadError::Failed { failure: Failure::BadStatus { status }, .. })) => RequestError::Status(status),
+        Some(Err(DownloadError::Failed { failure: Failure::BadStatus { status }, .. })) => {
+            RequestError::Status(status)
+        }
         Some(Err(DownloadError::Failed { failure: Failure::RetriesExhausted { error: trouble }, .. }))
             if matches!(trouble.kind, ConnErrorKind::Forbidden | ConnErrorKind::OwnListener) =>
         {
@@ -767,7 +846,9 @@ fn error_of(outcome: Option<Result<(), DownloadError>>) -> RequestError {
         Some(Err(DownloadError::Failed { failure: Failure::NoLink { error: trouble }, .. })) => {
             RequestError::NoLink(trouble.map_or_else(|| "no link can be used".to_owned(), |trouble| trouble.text))
         }
-        Some(Err(error @ DownloadError::Failed { failure: Failure::NoResponse, .. })) => RequestError::Timeout(error.to_string()),
+        Some(Err(error @ DownloadError::Failed { failure: Failure::NoResponse, .. })) => {
+            RequestError::Timeout(error.to_string())
+        }
         Some(Err(DownloadError::Links(error))) => RequestError::NoLink(error.to_string()),
         Some(Err(error)) => RequestError::BadGateway(error.to_string()),
         Some(Ok(())) | None => RequestError::BadGateway("the transfer ended without a word".to_owned()),

@@ -13,17 +13,17 @@ use std::time::Duration;
 use marline_core::link::LinkId;
 use marline_core::stream::{InitialEstimate, LinkMode, ModeReason, PlayerInput, Stream, StreamEvent};
 use marline_core::units::{DataSize, Instant};
-use marline_download::{StreamObserver, ClientContext, Progress, DownloadObserver};
+use marline_download::{ClientContext, DownloadObserver, Progress, StreamObserver};
 use serde_json::json;
 
-use super::link_selector::LinkSelector;
-use super::events::Events;
-use super::startup_gate::StartDecision;
-use super::ffprobe;
 use super::energy::EnergyMeter;
-use super::track_playback::TrackSegment;
-use super::session::{PlaylistSegment, Session, Sessions};
+use super::events::Events;
+use super::ffprobe;
+use super::link_selector::LinkSelector;
 use super::player_estimator::PlayerStatus;
+use super::session::{PlaylistSegment, Session, Sessions};
+use super::startup_gate::StartDecision;
+use super::track_playback::TrackSegment;
 
 /// What the stream of the present answer has decided.
 #[derive(Clone, Debug, Default)]
@@ -89,10 +89,14 @@ impl SessionObserver {
 impl SessionObserver {
     /// Whether the player goes on waiting for its first picture.
     fn update_startup_gate(&self, stream: &Stream) {
-        let Some(decision) = self.session.startup_decision(self.id, stream.rate_forecast(), self.window) else { return };
+        let Some(decision) = self.session.startup_decision(self.id, stream.rate_forecast(), self.window) else {
+            return;
+        };
         let is_new = match decision {
             StartDecision::Wait { waited, .. } if waited < MIN_REPORTED_WAIT => return,
-            StartDecision::Wait { .. } => self.session.decisions.borrow_mut().startup_wait.replace(decision.clone()).is_none(),
+            StartDecision::Wait { .. } => {
+                self.session.decisions.borrow_mut().startup_wait.replace(decision.clone()).is_none()
+            }
             StartDecision::Start(_) if self.session.decisions.borrow_mut().startup_wait.take().is_none() => return,
             StartDecision::Start(_) => true,
         };
@@ -142,10 +146,15 @@ impl DownloadObserver for SessionObserver {
                 let is_busy = self.busy_links.contains(&link.name);
                 playback.rates.borrow_mut().on_transfer(now, self.id, &link.name, new_bytes, is_busy);
             }
-            link_selector.on_transfer(&link.name, DataSize::from_bytes((link.rate / 8.0) as u64), Duration::from_secs(1));
+            link_selector.on_transfer(
+                &link.name,
+                DataSize::from_bytes((link.rate / 8.0) as u64),
+                Duration::from_secs(1),
+            );
         }
         let is_unusable = |state: &str| state.starts_with("banned") || state == "down";
-        self.all_links_down.set(!progress.links.is_empty() && progress.links.iter().all(|link| is_unusable(&link.state)));
+        self.all_links_down
+            .set(!progress.links.is_empty() && progress.links.iter().all(|link| is_unusable(&link.state)));
         if self.session.active_count() > 0 {
             *self.session.progress.borrow_mut() = Some(progress.clone());
         }
@@ -161,7 +170,13 @@ impl StreamObserver for SessionObserver {
     fn player_input(&mut self, stream: &Stream) -> Option<PlayerInput> {
         if let Some((playback, segment)) = &self.segment {
             let start = self.sample_segment(segment)?;
-            return playback.update_for_stream(segment, self.session.now(), start, self.session.total().map(DataSize::bytes), stream);
+            return playback.update_for_stream(
+                segment,
+                self.session.now(),
+                start,
+                self.session.total().map(DataSize::bytes),
+                stream,
+            );
         }
         self.update_startup_gate(stream);
         if !self.session.sample_player(Some(self.id)) {
@@ -191,20 +206,24 @@ impl StreamObserver for SessionObserver {
                 if let Some((playback, _)) = &self.segment {
                     playback.rates.borrow_mut().set_standby(&name, is_standby);
                 }
-                self.events
-                    .publish(&json!({"event": "rest", "session": id, "link": name, "rests": is_standby, "why": why}));
+                self.events.publish(
+                    &json!({"event": "rest", "session": id, "link": name, "rests": is_standby, "why": why}),
+                );
                 if is_standby {
                     decisions.standby_links.push(name);
                 }
                 decisions.last_reason = Some(why);
             }
             StreamEvent::Mode { mode, reason } => {
-                let (only_link, why) =
-                    (if let LinkMode::Only(link) = mode { Some(name(link)) } else { None }, mode_reason_text(reason));
+                let (only_link, why) = (
+                    if let LinkMode::Only(link) = mode { Some(name(link)) } else { None },
+                    mode_reason_text(reason),
+                );
                 self.events.publish(&json!({"event": "mode", "session": id, "only": only_link, "why": why}));
                 let links = self.session.progress.borrow();
                 let all_links = links.iter().flat_map(|progress| &progress.links).map(|link| link.name.clone());
-                decisions.standby_links = all_links.filter(|link| only_link.as_ref().is_some_and(|only| only != link)).collect();
+                decisions.standby_links =
+                    all_links.filter(|link| only_link.as_ref().is_some_and(|only| only != link)).collect();
                 decisions.last_reason = Some(why);
             }
             StreamEvent::Recovered { link } => {
@@ -234,7 +253,7 @@ impl Session {
         let Some(head) = estimator.take_unknown_head() else { return };
         let session = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
-            let Some(video) = probe::probe(head).await else { return };
+            let Some(video) = ffprobe::probe(head).await else { return };
             if let Some(session) = session.upgrade() {
                 session.player_estimator.borrow_mut().set_video(video, "ffprobe");
             }
@@ -259,7 +278,8 @@ impl Session {
         if self.max_window.get() != DataSize::MAX {
             return false;
         }
-        let newest = self.active_responses.borrow().last_key_value().map(|(id, (_, reader))| (*id, reader.upgrade()));
+        let newest =
+            self.active_responses.borrow().last_key_value().map(|(id, (_, reader))| (*id, reader.upgrade()));
         let Some((id, Some(reader))) = newest else { return false };
         if only_id.is_some_and(|of| of != id) {
             return false;

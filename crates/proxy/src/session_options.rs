@@ -8,7 +8,7 @@ use marline_core::link::LinkKind;
 use marline_core::stream::{Config, Policy};
 use marline_core::units::Power;
 
-use super::{OriginHeaders, Options, SpreadMode, StartMode};
+use super::{Options, OriginHeaders, SpreadMode, StartMode};
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -61,7 +61,8 @@ impl SessionOptions {
     pub(super) fn first_log_number(&self) -> u64 {
         let log_files = self.trace_dir.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
         let number = |name: &str| name.strip_suffix(".ndjson")?.parse::<u64>().ok();
-        let last_number = log_files.into_iter().flatten().flatten().filter_map(|log| number(log.file_name().to_str()?)).max();
+        let last_number =
+            log_files.into_iter().flatten().flatten().filter_map(|log| number(log.file_name().to_str()?)).max();
         last_number.unwrap_or(0).saturating_add(1)
     }
 }
@@ -75,7 +76,8 @@ mod tests {
     #[test]
     fn logs_of_earlier_runs_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let options = Options { trace_dir: Some(folder.path().to_owned()), ..Options::new(Links::Named(Vec::new())) };
+        let options =
+            Options { trace_dir: Some(folder.path().to_owned()), ..Options::new(Links::Named(Vec::new())) };
         assert_eq!(SessionOptions::from_options(&options).first_log_number(), 1);
         for name in ["000002.ndjson", "000041.ndjson", "notes.txt", "99.json"] {
             std::fs::write(folder.path().join(name), "").unwrap();

@@ -54,7 +54,9 @@ fn sniff_utf8(prefix: &[u8]) -> Signature {
         [b'<', ..] => {
             match root_element(bytes).map(|name| name.rsplit(|byte| *byte == b':').next().unwrap_or_default()) {
                 // ffmpeg ignores the case of names.
-                Some(name) if DASH_ROOTS.iter().any(|root| name.eq_ignore_ascii_case(root)) => Signature::Playlist(PlaylistFormat::Dash),
+                Some(name) if DASH_ROOTS.iter().any(|root| name.eq_ignore_ascii_case(root)) => {
+                    Signature::Playlist(PlaylistFormat::Dash)
+                }
                 Some(name) if OTHER_ROOTS.iter().any(|root| name.eq_ignore_ascii_case(root)) => {
                     Signature::Playlist(PlaylistFormat::Other)
                 }
@@ -144,7 +146,8 @@ fn after_doctype(bytes: &[u8]) -> Option<&[u8]> {
             [] => return None,
         };
         let after_open = remaining.get(1..)?;
-        position += 1 + after_open.windows(terminator.len()).position(|window| window == terminator)? + terminator.len();
+        position +=
+            1 + after_open.windows(terminator.len()).position(|window| window == terminator)? + terminator.len();
     }
 }
 
@@ -259,7 +262,11 @@ mod tests {
             assert_eq!(sniff_bytes(format!("{before}<svg>").as_bytes()), Signature::NotAPlaylist);
         }
         // What is longer than any beginning is read as a manifest.
-        for text in [" ".repeat(MAX_SNIFFED), format!("<!--{}", "-".repeat(MAX_SNIFFED)), format!("<{}", "M".repeat(MAX_SNIFFED))] {
+        for text in [
+            " ".repeat(MAX_SNIFFED),
+            format!("<!--{}", "-".repeat(MAX_SNIFFED)),
+            format!("<{}", "M".repeat(MAX_SNIFFED)),
+        ] {
             assert_eq!(sniff_bytes(text.as_bytes()), Signature::Playlist(PlaylistFormat::Dash));
         }
         let units = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();

@@ -20,9 +20,9 @@ use http::header::{AUTHORIZATION, HeaderValue};
 use marline_core::fetch::{ConnError, ConnErrorKind, ReqId, RequestRange, ResponseHead};
 use marline_core::units::DataSize;
 use marline_download::ClientContext;
-use marline_net::http::{Connection, ResponseMeta, Event, GetRequest, Sink};
-use marline_net::links::Interface;
 use marline_net::egress::EgressPolicy;
+use marline_net::http::{Connection, Event, GetRequest, ResponseMeta, Sink};
+use marline_net::links::Interface;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
@@ -93,7 +93,8 @@ impl SingleLinkResponse {
             let (network, interface, link_request) = (Rc::clone(network), interface.clone(), request.clone());
             let (sent, timeout) = (Rc::clone(&link_request.is_sent), link_request.timeout);
             let text = format!("{}: no answer in time", link_request.url.host_str().unwrap_or_default());
-            pending.spawn_local(async move { Self::request_over(&network, interface.as_ref(), &link_request).await });
+            pending
+                .spawn_local(async move { Self::request_over(&network, interface.as_ref(), &link_request).await });
             let is_last = n + 1 == links.len();
             let mut deadline = Instant::now() + timeout;
             loop {
@@ -129,7 +130,8 @@ impl SingleLinkResponse {
     ) -> Result<Self, ConnError> {
         let (mut url, mut right) = (request.url.clone(), request.right);
         for _ in 0..=MAX_REDIRECTS {
-            let (response, location) = match Self::try_once(network, interface, request, (&url, right), false).await {
+            let (response, location) = match Self::try_once(network, interface, request, (&url, right), false).await
+            {
                 // An idle connection may have been closed the moment before: once more, on a new one.
                 Err(error) if matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::Reset) => {
                     Self::try_once(network, interface, request, (&url, right), true).await?
@@ -144,15 +146,20 @@ impl SingleLinkResponse {
                 return Ok(response);
             };
             let protocol_error = |text: String| ConnError { kind: ConnErrorKind::Protocol, text };
-            let next = url.join(&location).map_err(|error| protocol_error(format!("the redirect is no URL: {error}")))?;
+            let next =
+                url.join(&location).map_err(|error| protocol_error(format!("the redirect is no URL: {error}")))?;
             // Within one host a redirect says nothing new of where it is.
             if url.host() != next.host() {
                 right = right.referred_by(response.server);
             }
             match (url.scheme(), next.scheme()) {
-                ("https", "http") => return Err(protocol_error("the redirect from https to http is not followed".to_owned())),
+                ("https", "http") => {
+                    return Err(protocol_error("the redirect from https to http is not followed".to_owned()));
+                }
                 (_, "http" | "https") => url = next,
-                (_, scheme) => return Err(protocol_error(format!("the redirect to a `{scheme}` URL cannot be followed"))),
+                (_, scheme) => {
+                    return Err(protocol_error(format!("the redirect to a `{scheme}` URL cannot be followed")));
+                }
             }
         }
         Err(ConnError { kind: ConnErrorKind::Protocol, text: "redirects without end".to_owned() })
@@ -176,9 +183,13 @@ impl SingleLinkResponse {
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
         let mut headers = request.headers.headers_for(url);
         let is_same_origin = url.origin() == request.url.origin();
-        headers.extend(request.authorization.clone().filter(|_| is_same_origin).map(|login| (AUTHORIZATION, login)));
+        headers
+            .extend(request.authorization.clone().filter(|_| is_same_origin).map(|login| (AUTHORIZATION, login)));
         request.headers.cookie_jar.add_to_headers(url, &mut headers);
-        connection.request(REQUEST_ID, &GetRequest { path_and_query, authority, range: request.ask, if_range: None, headers });
+        connection.request(
+            REQUEST_ID,
+            &GetRequest { path_and_query, authority, range: request.ask, if_range: None, headers },
+        );
         request.is_sent.set(true);
         let mut scratch = vec![0; SCRATCH_SIZE];
         let event =
@@ -269,7 +280,7 @@ impl SingleLinkResponse {
                     return None;
                 }
                 Event::Head { .. } => {}
-                Event::Aborted { error: trouble: error, .. } | Event::Closed { error: trouble: error } => {
+                Event::Aborted { error, .. } | Event::Closed { error } => {
                     self.connection = None;
                     return Some(Err(error));
                 }
@@ -281,7 +292,9 @@ impl SingleLinkResponse {
     pub(super) async fn drain(mut self) {
         if self.head.length.is_some_and(|length| length <= MAX_DRAIN) {
             // Nobody waits for a server that sends a head and keeps its body.
-            let _ = tokio::time::timeout(DRAIN_TIMEOUT, async { while let Some(Ok(_)) = self.next_chunk().await {} }).await;
+            let _ =
+                tokio::time::timeout(DRAIN_TIMEOUT, async { while let Some(Ok(_)) = self.next_chunk().await {} })
+                    .await;
         }
     }
 }

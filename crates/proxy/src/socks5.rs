@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use marline_core::fetch::ConnErrorKind;
 use marline_net::egress::EgressPolicy;
-use marline_net::socks5::{GENERAL_FAILURE, HOST_UNREACHABLE, NOT_ALLOWED, SUCCEEDED, reply, read_request};
+use marline_net::socks5::{GENERAL_FAILURE, HOST_UNREACHABLE, NOT_ALLOWED, SUCCEEDED, read_request, reply};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 

@@ -93,7 +93,8 @@ pub(super) enum StartDecision {
 
 impl StartupGate {
     pub(super) fn new(start: StartMode) -> Self {
-        let state = if start == StartMode::Smooth { GateState::Preroll { index_bytes: 0 } } else { GateState::Released };
+        let state =
+            if start == StartMode::Smooth { GateState::Preroll { index_bytes: 0 } } else { GateState::Released };
         Self { state: RefCell::new(state), wakers: RefCell::default() }
     }
 
@@ -104,7 +105,7 @@ impl StartupGate {
 
     /// Whether an answer that began at `from` is held.
     pub(super) fn is_holding(&self, from: u64) -> bool {
-        matches!(*self.state.borrow(), GateState::Held { held_from, .. } if from <= at)
+        matches!(*self.state.borrow(), GateState::Held { held_from, .. } if from <= held_from)
     }
 
     /// Whether there is nothing left to hold.
@@ -114,7 +115,14 @@ impl StartupGate {
 
     /// How many of `len` bytes at `at` may go to the player, in an answer that began at `from`. `media_handler`: where the video
     /// itself begins, once it is known; before that nothing is held.
-    pub(super) fn admit_bytes(&self, now: Instant, from: u64, offset: u64, len: u64, media_start: Option<u64>) -> u64 {
+    pub(super) fn admit_bytes(
+        &self,
+        now: Instant,
+        from: u64,
+        offset: u64,
+        len: u64,
+        media_start: Option<u64>,
+    ) -> u64 {
         let mut state = self.state.borrow_mut();
         match &mut *state {
             GateState::Released => len,
@@ -123,7 +131,12 @@ impl StartupGate {
             GateState::Preroll { index_bytes: elsewhere } => match media_start {
                 Some(media) if from <= media => {
                     if offset + len > media {
-                        *state = GateState::Held { held_from: media, since: now, samples: VecDeque::new(), is_committed: false };
+                        *state = GateState::Held {
+                            held_from: media,
+                            since: now,
+                            samples: VecDeque::new(),
+                            is_committed: false,
+                        };
                     }
                     media.saturating_sub(offset).min(len)
                 }
@@ -150,7 +163,7 @@ impl StartupGate {
     /// Looks at a video that is held; none: none is.
     pub(super) fn poll_decision(&self, now: Instant, buffered: &HeldVideo<'_>) -> Option<StartDecision> {
         let decision = match &mut *self.state.borrow_mut() {
-            GateState::Held { since, samples: came: samples, is_committed: chosen: is_committed, .. } => {
+            GateState::Held { since, samples, is_committed, .. } => {
                 while samples.len() > 1 && samples.get(1).is_some_and(|(at, _)| now.since(*at) >= RATE_WINDOW) {
                     samples.pop_front();
                 }
@@ -182,7 +195,7 @@ impl StartupGate {
 impl fmt::Display for StartDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Wait { remaining: yet: remaining, supply: brings: supply, demand: needs: demand, .. } => {
+            Self::Wait { remaining, supply, demand, .. } => {
                 f.write_str("held back: ")?;
                 if let Some(yet) = remaining {
                     write!(f, "{:.0} s expected, ", yet.as_secs_f64().ceil())?;
@@ -214,7 +227,12 @@ impl Session {
     }
 
     /// Looks at whether an answer should go on waiting, with so much room for what waits; none: it does not wait.
-    pub(super) fn startup_decision(&self, id: u64, forecast: Option<RateForecast>, window: DataSize) -> Option<StartDecision> {
+    pub(super) fn startup_decision(
+        &self,
+        id: u64,
+        forecast: Option<RateForecast>,
+        window: DataSize,
+    ) -> Option<StartDecision> {
         let (read_end, in_order, out_of_order) = {
             let plays = self.active_responses.borrow();
             let (range, reader) = plays.get(&id)?;
@@ -224,7 +242,13 @@ impl Session {
             let estimator = self.player_estimator.borrow();
             let received = read_end + in_order + out_of_order;
             let is_full = DataSize::from_bytes(in_order + out_of_order) + FULL_MARGIN >= window;
-            let buffered = HeldVideo { profile: estimator.profile()?, in_order_end: read_end + in_order, received: came: received, is_full: full: is_full, forecast: promise: forecast };
+            let buffered = HeldVideo {
+                profile: estimator.profile()?,
+                in_order_end: read_end + in_order,
+                received,
+                is_full,
+                forecast,
+            };
             self.startup_gate.poll_decision(self.now(), &buffered)?
         };
         if matches!(decision, StartDecision::Start(_)) {
@@ -240,7 +264,13 @@ impl Session {
     }
 }
 
-fn judge(now: Instant, since: Instant, is_committed: bool, samples: &VecDeque<(Instant, u64)>, buffered: &HeldVideo<'_>) -> StartDecision {
+fn judge(
+    now: Instant,
+    since: Instant,
+    is_committed: bool,
+    samples: &VecDeque<(Instant, u64)>,
+    buffered: &HeldVideo<'_>,
+) -> StartDecision {
     let waited = now.since(since);
     let (video, frontier) = (buffered.profile, buffered.in_order_end);
     let shortfall = |rate: Bitrate, margin: Duration| match video.timing_at_rate(frontier, rate, Duration::ZERO) {
@@ -249,7 +279,8 @@ fn judge(now: Instant, since: Instant, is_committed: bool, samples: &VecDeque<(I
     };
     let lateness = |rate: Bitrate| shortfall(rate, Duration::ZERO);
     let (first, received_then) = samples.front().copied().unwrap_or((now, buffered.received));
-    let observed_rate = DataSize::from_bytes(buffered.received.saturating_sub(received_then)) / now.since(first).max(MIN_ELAPSED);
+    let observed_rate =
+        DataSize::from_bytes(buffered.received.saturating_sub(received_then)) / now.since(first).max(MIN_ELAPSED);
     let forecast = buffered.forecast;
     let supply = forecast.map_or(observed_rate, |promise| promise.rate);
     let remaining = forecast.map(|promise| {
@@ -257,14 +288,21 @@ fn judge(now: Instant, since: Instant, is_committed: bool, samples: &VecDeque<(I
         if would_stall { shortfall(promise.rate, START_MARGIN) } else { Duration::ZERO }
     });
     let has_cushion = video.time_at(frontier) >= MIN_START_BUFFER.min(video.duration());
-    let can_start_early = !is_committed && waited >= MIN_OBSERVATION && has_cushion && lateness(observed_rate - observed_rate / 10).is_zero();
+    let can_start_early = !is_committed
+        && waited >= MIN_OBSERVATION
+        && has_cushion
+        && lateness(observed_rate - observed_rate / 10).is_zero();
     let can_start = buffered.is_full
         || can_start_early
         || match remaining {
             Some(yet) => yet.is_zero() || waited.saturating_add(yet) > MAX_HOLD,
             None => waited > FORECAST_TIMEOUT,
         };
-    if can_start { StartDecision::Start(waited) } else { StartDecision::Wait { waited, remaining: yet: remaining, supply: brings: supply, demand: video.mean_rate() } }
+    if can_start {
+        StartDecision::Start(waited)
+    } else {
+        StartDecision::Wait { waited, remaining, supply, demand: video.mean_rate() }
+    }
 }
 
 /// The longest wait that is chosen freely.
@@ -315,7 +353,8 @@ mod tests {
         for millis in (0..60_000).step_by(100) {
             let received = rate * millis * 125;
             let forecast = (millis >= 5000).then(|| RateForecast { rate: mbps(rate), std_error: Bitrate::ZERO });
-            let buffered = HeldVideo { profile: &video, in_order_end: received, received: came: received, is_full: false, forecast: promise: forecast };
+            let buffered =
+                HeldVideo { profile: &video, in_order_end: received, received, is_full: false, forecast };
             match hold.poll_decision(at(millis), &buffered).unwrap() {
                 StartDecision::Start(waited) => return (first_wait, waited),
                 waits @ StartDecision::Wait { remaining: Some(_), .. } => first_wait = first_wait.or(Some(waits)),
@@ -345,7 +384,10 @@ mod tests {
                 demand: mbps(8)
             })
         );
-        assert!(waited.abs_diff(Duration::from_secs(20) + START_MARGIN) <= Duration::from_millis(100), "{waited:?}");
+        assert!(
+            waited.abs_diff(Duration::from_secs(20) + START_MARGIN) <= Duration::from_millis(100),
+            "{waited:?}"
+        );
     }
 
     #[test]
@@ -361,7 +403,13 @@ mod tests {
         let promise = |doubt| Some(RateForecast { rate: mbps(6), std_error: doubt });
         let decide = |millis: u64, doubt, burst: u64| {
             let received = 6 * millis * 125 + burst;
-            let buffered = HeldVideo { profile: &video, in_order_end: received, received: came: received, is_full: false, forecast: promise(doubt) };
+            let buffered = HeldVideo {
+                profile: &video,
+                in_order_end: received,
+                received,
+                is_full: false,
+                forecast: promise(doubt),
+            };
             hold.poll_decision(at(millis), &buffered).unwrap()
         };
         assert!(matches!(decide(5000, Bitrate::ZERO, 0), StartDecision::Wait { .. }));

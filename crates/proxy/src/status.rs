@@ -18,13 +18,13 @@ use marline_download::Flow;
 use serde_json::{Value, json};
 
 use super::body::{ProxyBody, text_body};
-use super::origin_check;
-use super::startup_gate::StartDecision;
 use super::media_handler::text_response;
-use super::session::{Session, Sessions};
 use super::media_url::redacted;
-use super::token::Token;
+use super::origin_check;
 use super::player_estimator::PlayerStatus;
+use super::session::{Session, Sessions};
+use super::startup_gate::StartDecision;
+use super::token::Token;
 
 /// What a request wants behind the token, if whoever asks may have it.
 ///
@@ -36,11 +36,11 @@ pub(super) fn check_access<'a, B>(
     token: &Token,
 ) -> Result<&'a str, Box<Response<ProxyBody>>> {
     let reject = |status, line| Err(Box::new(text_response(status, line)));
-    match guard::check_status(request.headers(), listener) {
-        Err(guard::Rejection::ForeignHost) => {
+    match origin_check::check_status(request.headers(), listener) {
+        Err(origin_check::Rejection::ForeignHost) => {
             return reject(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's");
         }
-        Err(guard::Rejection::CrossSite) => {
+        Err(origin_check::Rejection::CrossSite) => {
             return reject(StatusCode::FORBIDDEN, "a page of another site may not read this");
         }
         Ok(()) => {}
@@ -191,7 +191,7 @@ fn session_json(session: &Session) -> Value {
 /// A player that is held back from its first picture.
 fn startup_json(decision: &StartDecision) -> Value {
     match decision {
-        StartDecision::Wait { waited, remaining: yet: remaining, supply: brings: supply, demand: needs: demand } => json!({
+        StartDecision::Wait { waited, remaining, supply, demand } => json!({
             "for_s": waited.as_secs_f64(),
             "expected_s": remaining.map(|remaining| remaining.as_secs_f64()),
             "brings_bps": supply.bits_per_sec(),

@@ -82,7 +82,8 @@ impl<'a> DecodedText<'a> {
 /// A text in UTF-8, whose XML declaration, if it has one, says so.
 fn declare_utf8(text: String) -> String {
     let Some(Range { start: encoding_start, end: encoding_end }) = encoding_range(&text) else { return text };
-    let (before, after) = (text.get(..encoding_start).unwrap_or_default(), text.get(encoding_end..).unwrap_or_default());
+    let (before, after) =
+        (text.get(..encoding_start).unwrap_or_default(), text.get(encoding_end..).unwrap_or_default());
     format!("{before}UTF-8{after}")
 }
 

@@ -47,7 +47,9 @@ mod tests {
     fn a_token_is_itself_only() {
         let (one, other) = (Token::new().unwrap(), Token::new().unwrap());
         assert!(one.matches(one.as_str()) && !one.matches(other.as_str()));
-        assert!(!one.matches("") && !one.matches(&one.as_str()[1..]) && !one.matches(&format!("{}0", one.as_str())));
+        assert!(
+            !one.matches("") && !one.matches(&one.as_str()[1..]) && !one.matches(&format!("{}0", one.as_str()))
+        );
         assert_eq!((one.as_str().len(), format!("{one:?}").as_str()), (32, "MASKED"));
     }
 }

@@ -24,8 +24,8 @@ use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState
 use marline_core::stream::{PlayerInput, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
-use super::segment_rates::SegmentRates;
 use super::segment_index::{MediaSegment, SegmentTiming};
+use super::segment_rates::SegmentRates;
 
 /// All that one player plays from playlists.
 #[derive(Debug, Default)]
@@ -92,9 +92,15 @@ impl PlaylistPlayback {
         let track_sizes = tracks.iter().map(|((family, _), series)| {
             let state = series.0.borrow();
             let urls = state.expected_starts.keys().map(|(url, _)| url.len() + MAP_ENTRY_SIZE);
-            family.len() + MAP_ENTRY_SIZE + state.segments.len() * (size_of::<TrackSegment>() + MAP_ENTRY_SIZE) + urls.sum::<usize>()
+            family.len()
+                + MAP_ENTRY_SIZE
+                + state.segments.len() * (size_of::<TrackSegment>() + MAP_ENTRY_SIZE)
+                + urls.sum::<usize>()
         });
-        size_of::<Self>() + self.rates.borrow().memory_size() + track_sizes.sum::<usize>() + tracks.len() * size_of::<TrackState>()
+        size_of::<Self>()
+            + self.rates.borrow().memory_size()
+            + track_sizes.sum::<usize>()
+            + tracks.len() * size_of::<TrackState>()
     }
 
     /// A segment is asked for, and these may follow it.
@@ -145,12 +151,17 @@ impl TrackPlayback {
         let mut state = self.0.borrow_mut();
         state.update_player(now);
         let expected_start = state.expected_starts.get(&segment_key(segment)).map(|(at, _)| *at);
-        let start =
-            expected_start.filter(|at| state.player.as_ref().is_some_and(|player| player.position() <= *at + timing.duration));
+        let start = expected_start
+            .filter(|at| state.player.as_ref().is_some_and(|player| player.position() <= *at + timing.duration));
         let is_seek = start.is_none();
         if is_seek {
             let (completed, choice) = (state.completed, state.can_choose);
-            *state = TrackState { completed: known: completed, can_choose: choice, player: Some(new_player(now)), ..TrackState::default() };
+            *state = TrackState {
+                completed,
+                can_choose: choice,
+                player: Some(new_player(now)),
+                ..TrackState::default()
+            };
         }
         let start = start.unwrap_or_default();
         state.expected_starts.clear();
@@ -167,7 +178,10 @@ impl TrackPlayback {
         let position = state.player.as_ref().map_or(Duration::ZERO, Player::position);
         state.segments.retain(|_, part| part.start + part.duration >= position);
         let time_after = timing.time_left;
-        let track_segment = state.segments.entry(start).or_insert_with(|| Rc::new(TrackSegment::new(self, start, timing.duration, time_after)));
+        let track_segment = state
+            .segments
+            .entry(start)
+            .or_insert_with(|| Rc::new(TrackSegment::new(self, start, timing.duration, time_after)));
         (Rc::clone(track_segment), is_seek)
     }
 
@@ -175,7 +189,10 @@ impl TrackPlayback {
     pub(super) fn prefetched_segment(self: &Rc<Self>, segment: &MediaSegment) -> Option<Rc<TrackSegment>> {
         let mut state = self.0.borrow_mut();
         let (start, time_after) = *state.expected_starts.get(&segment_key(segment))?;
-        let track_segment = state.segments.entry(start).or_insert_with(|| Rc::new(TrackSegment::new(self, start, segment.duration, time_after)));
+        let track_segment = state
+            .segments
+            .entry(start)
+            .or_insert_with(|| Rc::new(TrackSegment::new(self, start, segment.duration, time_after)));
         Some(Rc::clone(track_segment))
     }
 
@@ -209,7 +226,10 @@ impl TrackPlayback {
         let mut state = self.0.borrow_mut();
         state.update_player(now);
         // Of another playing, before a seek.
-        state.segments.get(&segment.start).filter(|current| std::ptr::eq(current.as_ref(), segment) && !segment.duration.is_zero())?;
+        state
+            .segments
+            .get(&segment.start)
+            .filter(|current| std::ptr::eq(current.as_ref(), segment) && !segment.duration.is_zero())?;
         let known_rate = match segment.length.get() {
             Some(len) if state.completed.1.is_zero() => Some(DataSize::from_bytes(len) / segment.duration),
             _ => state.mean_rate(),
@@ -218,24 +238,31 @@ impl TrackPlayback {
         let rate = known_rate?;
         let length = segment.length.get().unwrap_or((rate * segment.duration).bytes()).max(1);
         let bytes_after = total.unwrap_or(from + length).saturating_sub(from + length);
-        let pieces = [(PLACEHOLDER_DURATION, from), (segment.duration, length), (PLACEHOLDER_DURATION, bytes_after)];
+        let pieces =
+            [(PLACEHOLDER_DURATION, from), (segment.duration, length), (PLACEHOLDER_DURATION, bytes_after)];
         let profile = MediaProfile::variable(pieces.map(|(time, size)| (time, DataSize::from_bytes(size)))).ok()?;
         let playback_time_left = segment.time_after.unwrap_or(LIVE_HORIZON);
         let margin = if state.can_choose { 15 } else { 11 };
-        let following_bytes =
-            state.segments.range(segment.start + PLACEHOLDER_DURATION..).map(|(_, later)| DataSize::from_bytes(later.received.get())).sum();
+        let following_bytes = state
+            .segments
+            .range(segment.start + PLACEHOLDER_DURATION..)
+            .map(|(_, later)| DataSize::from_bytes(later.received.get()))
+            .sum();
         let following_size = ((rate + other_rate) * playback_time_left).bytes() / 10 * margin;
         let following = DataSize::from_bytes(following_size) - following_bytes;
         let player = state.player.as_ref()?;
-        let (lead_time, position) =
-            (segment.start.saturating_sub(player.position()), player.position().saturating_sub(segment.start).min(segment.duration));
+        let (lead_time, position) = (
+            segment.start.saturating_sub(player.position()),
+            player.position().saturating_sub(segment.start).min(segment.duration),
+        );
         let is_playing = player.state() == PlayerState::Playing;
         let start_threshold = profile.mean_rate() * Duration::from_secs(1);
         if let Some(modelled) = stream.player().filter(|seen| *seen.profile() == profile) {
             let buffered = lead_time + profile.time_at(from + segment.received.get()).saturating_sub(position);
-            let position_differs =
-                modelled.buffered_time().abs_diff(buffered) > MIN_POSITION_CHANGE || (modelled.state() == PlayerState::Playing) != is_playing;
-            let following_differs = stream.following_bytes().bytes().abs_diff(following.bytes()) > following.bytes() / 20;
+            let position_differs = modelled.buffered_time().abs_diff(buffered) > MIN_POSITION_CHANGE
+                || (modelled.state() == PlayerState::Playing) != is_playing;
+            let following_differs =
+                stream.following_bytes().bytes().abs_diff(following.bytes()) > following.bytes() / 20;
             if !(position_differs || following_differs) {
                 return None;
             }
@@ -258,11 +285,13 @@ impl TrackState {
         let Some(player) = &mut self.player else { return };
         let playback_end = |bytes_of: fn(&TrackSegment) -> u64| {
             let mut end = Duration::ZERO;
-            for segment in self.segments.values().skip_while(|part| part.start + part.duration < player.position()) {
+            for segment in self.segments.values().skip_while(|part| part.start + part.duration < player.position())
+            {
                 if end != Duration::ZERO && segment.start != end {
                     break;
                 }
-                let fraction = segment.length.get().map_or(0.0, |len| bytes_of(segment) as f64 / len.max(1) as f64).min(1.0);
+                let fraction =
+                    segment.length.get().map_or(0.0, |len| bytes_of(segment) as f64 / len.max(1) as f64).min(1.0);
                 end = segment.start + segment.duration.mul_f64(fraction);
                 if fraction < 1.0 {
                     break;
@@ -270,7 +299,8 @@ impl TrackState {
             }
             end
         };
-        let (received_until, read_until) = (playback_end(|part| part.received.get()), playback_end(|part| part.read.get()));
+        let (received_until, read_until) =
+            (playback_end(|part| part.received.get()), playback_end(|part| part.read.get()));
         player.on_arrival(now, received_until.as_millis() as u64);
         if received_until > read_until && player.position() > read_until && player.state() == PlayerState::Playing {
             player.on_report(now, read_until, true);
@@ -286,14 +316,26 @@ impl TrackState {
 impl TrackSegment {
     fn new(series: &Rc<TrackPlayback>, start: Duration, lasts: Duration, time_after: Option<Duration>) -> Self {
         let series = Rc::downgrade(series);
-        Self { track: series, start: at: start, duration: lasts, time_after: follows: time_after, received: Cell::new(0), read: Cell::new(0), length: Cell::new(None) }
+        Self {
+            track: series,
+            start,
+            duration: lasts,
+            time_after,
+            received: Cell::new(0),
+            read: Cell::new(0),
+            length: Cell::new(None),
+        }
     }
 
     /// How much of it has come in order, and was taken, of the bytes that its answer is of.
     pub(super) fn on_buffered(&self, range: &Range<u64>, total: Option<u64>, (read_end, in_order): (u64, u64)) {
         let end = total.map_or(range.end, |total| range.end.min(total));
         let length = (end != u64::MAX).then(|| end.saturating_sub(range.start));
-        self.update(read_end.saturating_sub(range.start), (read_end + in_order).saturating_sub(range.start), length);
+        self.update(
+            read_end.saturating_sub(range.start),
+            (read_end + in_order).saturating_sub(range.start),
+            length,
+        );
     }
 
     /// The player has taken so much of it, and that is all if so.
@@ -370,13 +412,29 @@ mod tests {
     }
 
     /// Asks for a segment of twenty.
-    fn asks(playback: &PlaylistPlayback, track: &Rc<TrackPlayback>, now: Instant, n: u64, is_final: bool) -> Rc<TrackSegment> {
+    fn asks(
+        playback: &PlaylistPlayback,
+        track: &Rc<TrackPlayback>,
+        now: Instant,
+        n: u64,
+        is_final: bool,
+    ) -> Rc<TrackSegment> {
         let next: Vec<MediaSegment> = (n + 1..20).take(3).map(piece).collect();
         let time_left = is_final.then_some(SECOND * 2 * (19 - n as u32));
-        playback.on_request(track, now, (&piece(n), SegmentTiming { duration: SECOND * 2, time_left: left: time_left }), &next, false)
+        playback.on_request(
+            track,
+            now,
+            (&piece(n), SegmentTiming { duration: SECOND * 2, time_left }),
+            &next,
+            false,
+        )
     }
 
-    fn update_of(playback: &PlaylistPlayback, segment: &TrackSegment, now: Instant) -> (Duration, Duration, bool, u64, Duration) {
+    fn update_of(
+        playback: &PlaylistPlayback,
+        segment: &TrackSegment,
+        now: Instant,
+    ) -> (Duration, Duration, bool, u64, Duration) {
         let stream = Stream::new(Config::default());
         match playback.update_for_stream(segment, now, 0, None, &stream) {
             Some(PlayerInput::MediaSegment {
@@ -397,7 +455,10 @@ mod tests {
         let series = viewing.track("list", 0);
         let first = asks(&viewing, &series, at(0), 0, true);
         first.on_buffered(&(0..1000), None, (0, 100));
-        assert_eq!(update_of(&viewing, &first, at(100)), (Duration::ZERO, Duration::ZERO, false, 20_900, SECOND * 38));
+        assert_eq!(
+            update_of(&viewing, &first, at(100)),
+            (Duration::ZERO, Duration::ZERO, false, 20_900, SECOND * 38)
+        );
         first.on_buffered(&(0..1000), None, (1000, 0));
         // It plays from here on.
         assert_eq!(series.status(at(1000)).unwrap().state, PlayerState::Playing);
@@ -406,7 +467,10 @@ mod tests {
         second.on_buffered(&(0..2000), None, (0, 1000));
         assert!(series.prefetched_segment(&piece(9)).is_none());
         // 1000 bytes for two seconds, 36 s to come, a tenth to be sure.
-        assert_eq!(update_of(&viewing, &second, at(1500)), (SECOND * 3 / 2, Duration::ZERO, true, 19_800, SECOND * 36));
+        assert_eq!(
+            update_of(&viewing, &second, at(1500)),
+            (SECOND * 3 / 2, Duration::ZERO, true, 19_800, SECOND * 36)
+        );
         assert_eq!(update_of(&viewing, &third, at(1500)).0, SECOND * 7 / 2);
         // Half of the second one is there, and none of it was taken.
         assert_eq!(series.status(at(3500)).unwrap().buffer, SECOND);
@@ -424,7 +488,11 @@ mod tests {
             (Some((PlayerState::Playing, 0)), Some((PlayerState::Ended, 0)))
         );
         let stream = Stream::new(Config::default());
-        assert_eq!(viewing.update_for_stream(&second, at(3700), 0, None, &stream), None, "it is of no use any more");
+        assert_eq!(
+            viewing.update_for_stream(&second, at(3700), 0, None, &stream),
+            None,
+            "it is of no use any more"
+        );
     }
 
     #[test]

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_core::units::DataSize;
 use marline_download::{CountingStream, Flow};
-use marline_net::splice::{self, Direction};
 use marline_net::egress::EgressPolicy;
+use marline_net::splice::{self, Direction};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -55,7 +55,7 @@ pub(super) async fn open(
             stream: Some(stream),
             sessions: Rc::clone(sessions),
             flow: network.traffic.open_flow(kind, (host_name, port), right.requester(), link),
-            link_use: choice: link_use,
+            link_use,
             rate_window: Cell::new((Instant::now(), 0)),
         }
     };
@@ -63,7 +63,8 @@ pub(super) async fn open(
         let (stream, _) = network.connect_tcp(host_name, port, None, right).await?;
         return Ok(tunnel(stream, None));
     }
-    let mut last_error = ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link can be used now") };
+    let mut last_error =
+        ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link can be used now") };
     let mut forbidden = None;
     let key = (right.requester(), host_name.to_ascii_lowercase());
     for interface in sessions.ranked_interfaces(&key) {
@@ -120,7 +121,8 @@ impl Tunnel {
                 self.on_received(size);
             }
         };
-        if let Err(error) = pass::splice_both(client, server, self.sessions.options.idle_timeout, on_moved).await {
+        if let Err(error) = splice::splice_both(client, server, self.sessions.options.idle_timeout, on_moved).await
+        {
             tracing::debug!(host = self.flow.host, %error, "a tunnel broke");
         }
     }
@@ -146,7 +148,7 @@ impl Tunnel {
             return self.rate_window.set((window_start, bytes));
         }
         self.rate_window.set((Instant::now(), 0));
-        if let Some(LinkUse { link, key: pair: key, id, .. }) = &self.link_use {
+        if let Some(LinkUse { link, key, id, .. }) = &self.link_use {
             let mut selector = self.sessions.link_selector.borrow_mut();
             selector.on_activity(self.sessions.now(), key, *id);
             selector.on_transfer(link, DataSize::from_bytes(bytes), elapsed);

@@ -22,8 +22,8 @@ use marline_net::cookies::CookieJar;
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use super::origin_check;
 use super::buffer_budget::Client;
+use super::origin_check;
 
 pub(super) type Header = (HeaderName, HeaderValue);
 
@@ -64,11 +64,14 @@ struct JarEntry {
 impl PlayerHeaders {
     /// Those of a request that go on. None: they are longer than servers take.
     pub(super) fn from_request(request: &HeaderMap, listener: SocketAddr) -> Option<Self> {
-        let is_program = guard::is_program(request, listener);
-        let is_own_page = |value: &HeaderValue| guard::is_own_url(value.to_str().unwrap_or_default(), listener);
+        let is_program = origin_check::is_program(request, listener);
+        let is_own_page =
+            |value: &HeaderValue| origin_check::is_own_url(value.to_str().unwrap_or_default(), listener);
         let connection_options = request.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-        let connection_options: Vec<String> =
-            connection_options.flat_map(|names| names.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect();
+        let connection_options: Vec<String> = connection_options
+            .flat_map(|names| names.split(','))
+            .map(|name| name.trim().to_ascii_lowercase())
+            .collect();
         let is_forwarded = |name: &HeaderName, value: &HeaderValue| match name {
             &REFERER | &ORIGIN if is_own_page(value) => false,
             &REFERER => true,
@@ -100,7 +103,8 @@ impl PlayerHeaders {
     /// The user of a player that has these fields and this login.
     fn user_id(&self, player: &str, login: Option<&(String, String)>) -> UserId {
         let is_identifying = |name: &HeaderName| !is_cross_origin(name) && !name.as_str().starts_with("cmcd-");
-        let mut digest = Sha256::new_with_prefix(header_bytes(self.0.iter().filter(|(name, _)| is_identifying(name))));
+        let mut digest =
+            Sha256::new_with_prefix(header_bytes(self.0.iter().filter(|(name, _)| is_identifying(name))));
         let login = login.map(|(name, password)| [name, password].map(|text| text.as_bytes())).unwrap_or_default();
         for text in [player.as_bytes(), login[0], login[1]] {
             // No field, User-Agent or login has this byte.
@@ -157,7 +161,7 @@ impl UpstreamHeaders {
     ) -> Self {
         let user = fields.user_id(player, login);
         let jar = jars.jar_of(player, user);
-        Self { user, headers: fields, origin_url: home: origin_url, cookie_jar: jar, has_fixed_origin: false }
+        Self { user, headers: fields, origin_url, cookie_jar: jar, has_fixed_origin: false }
     }
 
     /// The same for a player that has an address of [`Given`](super::Given).
@@ -305,7 +309,12 @@ mod tests {
     #[test]
     fn our_own_pages_and_the_fields_of_the_connection_stay_here() {
         let page = "http://localhost:8480/https://me:secret@a.example/list";
-        let own = upstream_headers(&[("referer", page), ("connection", "x-hop, close"), ("x-hop", "1"), ("te", "trailers")]);
+        let own = upstream_headers(&[
+            ("referer", page),
+            ("connection", "x-hop, close"),
+            ("x-hop", "1"),
+            ("te", "trailers"),
+        ]);
         assert!(own.headers_for(&own.origin_url).is_empty());
         let long = request(&[("x-a", Box::leak("a".repeat(MAX_HEADER_BYTES).into_boxed_str()))]);
         assert_eq!(PlayerHeaders::from_request(&long, listener()), None);
@@ -324,7 +333,9 @@ mod tests {
     #[test]
     fn each_user_has_a_jar_and_there_is_a_bound() {
         let jars = CookieJars::default();
-        let fields = |cookie: &'static str| PlayerHeaders::from_request(&request(&[("cookie", cookie)]), listener()).unwrap();
+        let fields = |cookie: &'static str| {
+            PlayerHeaders::from_request(&request(&[("cookie", cookie)]), listener()).unwrap()
+        };
         let login = ("me".to_owned(), "pw".to_owned());
         let of = |player: &str, login, fields: PlayerHeaders| jars.jar_of(player, fields.user_id(player, login));
         let all = [

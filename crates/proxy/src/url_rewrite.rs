@@ -6,7 +6,7 @@
 
 use url::Url;
 
-use super::parse_budget::{ParseBudget, MAX_URL, MAX_EXPANDED_URL, PlaylistError};
+use super::parse_budget::{MAX_EXPANDED_URL, MAX_URL, ParseBudget, PlaylistError};
 use super::playlist_marks::{self, TextForm};
 use super::{data_url, media_url};
 
@@ -52,7 +52,11 @@ impl RewriteContext {
         };
         let origin = self.source_url.join(reference).ok();
         let player = replacement.or_else(|| self.player_url.join(reference).ok());
-        Ok(origin.zip(player).map(|(origin, player)| Self { source_url: origin, player_url: player, ..self.clone() }))
+        Ok(origin.zip(player).map(|(origin, player)| Self {
+            source_url: origin,
+            player_url: player,
+            ..self.clone()
+        }))
     }
 
     /// What a reference means, without a login: as the proxy knows its resources. None: it is no URL, or too long to be
@@ -109,7 +113,7 @@ impl RewriteContext {
         // A program that does not follow the address as it stands now would request something else of the proxy.
         if let Some(url) = resolved.filter(|taken| taken.origin() == self.player_url.origin())
             && url.path().get(1..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http"))
-            && let Ok(proxied) = target::parse(url.path())
+            && let Ok(proxied) = media_url::parse(url.path())
             && proxied.url.host() != absolute.host()
             && proxied.url.host_str() != self.unmarked_host.as_deref()
         {
@@ -129,7 +133,7 @@ impl RewriteContext {
         text: (&str, TextForm),
         cost: &mut ParseBudget,
     ) -> Result<usize, PlaylistError> {
-        let (text, count) = marks::mark_requests(text, self.mark, self.authority(), cost)?;
+        let (text, count) = playlist_marks::mark_requests(text, self.mark, self.authority(), cost)?;
         cost.write(out, &text)?;
         Ok(count)
     }
@@ -140,7 +144,8 @@ impl RewriteContext {
     /// It costs too much.
     pub(super) fn mark_value(&self, value: &str, cost: &mut ParseBudget) -> Result<Option<String>, PlaylistError> {
         cost.charge_work(value.len())?;
-        let (text, count) = marks::mark_requests((value, TextForm::Value), self.mark, self.authority(), cost)?;
+        let (text, count) =
+            playlist_marks::mark_requests((value, TextForm::Value), self.mark, self.authority(), cost)?;
         Ok((count > 0).then(|| text.into_owned()))
     }
 
@@ -188,7 +193,13 @@ pub(super) mod tests {
         let player = Url::parse(&format!("{VIA}{requested}")).unwrap();
         let origin = Url::parse(origin).unwrap();
         let own = Url::parse(requested).unwrap().host_str().map(str::to_owned);
-        RewriteContext { source_url: origin, player_url: player, proxy_prefix: VIA.to_owned(), mark: "from-list/", unmarked_host: own }
+        RewriteContext {
+            source_url: origin,
+            player_url: player,
+            proxy_prefix: VIA.to_owned(),
+            mark: "from-list/",
+            unmarked_host: own,
+        }
     }
 
     pub(in super::super) fn same_url_context(url: &str) -> RewriteContext {
@@ -229,7 +240,10 @@ pub(super) mod tests {
     #[test]
     fn a_list_within_an_address_reaches_no_player() {
         let context = same_url_context("https://h/list.m3u8");
-        assert_eq!(moved(&context, "data:,%23EXTM3U%0Ahttp://127.0.0.1:8480/http:%2F/10.0.0.1/x").unwrap(), EMPTY_DATA_URL);
+        assert_eq!(
+            moved(&context, "data:,%23EXTM3U%0Ahttp://127.0.0.1:8480/http:%2F/10.0.0.1/x").unwrap(),
+            EMPTY_DATA_URL
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::ops::Range;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-use super::parse_budget::{ParseBudget, MAX_EXPANDED_URL, PlaylistError, limit_error, malformed_error};
+use super::parse_budget::{MAX_EXPANDED_URL, ParseBudget, PlaylistError, limit_error, malformed_error};
 
 /// A document.
 #[derive(Debug)]
@@ -125,14 +125,19 @@ impl<'a> XmlTree<'a> {
             }
             let locate = |slice: &str| {
                 let offset_of_part = offset_in(self.source, slice).ok_or_else(|| syntax_error(start_offset))?;
-                let part = self.source.get(offset_of_part..offset_of_part + slice.len()).ok_or_else(|| syntax_error(start_offset))?;
+                let part = self
+                    .source
+                    .get(offset_of_part..offset_of_part + slice.len())
+                    .ok_or_else(|| syntax_error(start_offset))?;
                 Ok::<_, PlaylistError>((part, offset_of_part as u32))
             };
             let (name, _) = locate(attribute.key.local_name().into_inner())?;
             let (value, start) = locate(&attribute.value)?;
             push_tight(&mut self.attributes, Attribute { name, value, value_start: start });
             if self.attributes.len() - first_attribute > MAX_ATTRIBUTES_OF_ELEMENT {
-                return Err(limit_error(format!("an element has more than {MAX_ATTRIBUTES_OF_ELEMENT} attributes")));
+                return Err(limit_error(format!(
+                    "an element has more than {MAX_ATTRIBUTES_OF_ELEMENT} attributes"
+                )));
             }
         }
         let name = start.local_name().into_inner();
@@ -141,7 +146,7 @@ impl<'a> XmlTree<'a> {
         let id = self.elements.len();
         let attributes = first_attribute as u32..self.attributes.len() as u32;
         let (content, next) = (end_offset as u32..end_offset as u32, id as u32 + 1);
-        push_tight(&mut self.elements, Element { name, attributes, content: inner: content, next_outside: next, has_text: false });
+        push_tight(&mut self.elements, Element { name, attributes, content, next_outside: next, has_text: false });
         if self.elements.len() > MAX_ELEMENTS || self.attributes.len() > MAX_ATTRIBUTES {
             let bounds = format!("{MAX_ELEMENTS} elements or {MAX_ATTRIBUTES} attributes");
             return Err(limit_error(format!("it has more than {bounds}")));
@@ -197,7 +202,8 @@ impl<'a> XmlTree<'a> {
 
     pub(super) fn children(&self, id: ElementId) -> impl Iterator<Item = ElementId> {
         let end = self.next_outside(id);
-        std::iter::successors(Some(id + 1), |child| Some(self.next_outside(*child))).take_while(move |child| *child < end)
+        std::iter::successors(Some(id + 1), |child| Some(self.next_outside(*child)))
+            .take_while(move |child| *child < end)
     }
 
     /// The children of this name.
@@ -211,7 +217,11 @@ impl<'a> XmlTree<'a> {
     }
 
     /// All text in an element: without the elements in it, and with their text.
-    pub(super) fn own_and_nested_text(&self, id: ElementId, cost: &mut ParseBudget) -> Result<[String; 2], PlaylistError> {
+    pub(super) fn own_and_nested_text(
+        &self,
+        id: ElementId,
+        cost: &mut ParseBudget,
+    ) -> Result<[String; 2], PlaylistError> {
         let content = self.source.get(self.content(id)).unwrap_or_default();
         cost.charge_work(2 * content.len())?;
         let (mut own_text, mut all_text, mut depth, mut reader) =
@@ -237,8 +247,14 @@ impl<'a> XmlTree<'a> {
     }
 
     /// The text of an element without others in it, and where its content stands in the source.
-    pub(super) fn text(&self, id: ElementId, cost: &mut ParseBudget) -> Result<Option<(String, Range<usize>)>, PlaylistError> {
-        let Some(element) = self.elements.get(id).filter(|_| self.next_outside(id) == id + 1) else { return Ok(None) };
+    pub(super) fn text(
+        &self,
+        id: ElementId,
+        cost: &mut ParseBudget,
+    ) -> Result<Option<(String, Range<usize>)>, PlaylistError> {
+        let Some(element) = self.elements.get(id).filter(|_| self.next_outside(id) == id + 1) else {
+            return Ok(None);
+        };
         let content_range = element.content.start as usize..element.content.end as usize;
         let Some(content) = self.source.get(content_range.clone()) else { return Ok(None) };
         cost.charge_work(content.len())?;

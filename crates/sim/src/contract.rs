@@ -84,7 +84,11 @@ where
             None => {
                 self.is_drained = true;
                 let overdue = self.machine.deadline().filter(|(at, _)| *at <= self.now && self.after_tick);
-                assert!(overdue.is_none(), "rule 3: after tick and drain at {} the deadline is {overdue:?}", self.now);
+                assert!(
+                    overdue.is_none(),
+                    "rule 3: after tick and drain at {} the deadline is {overdue:?}",
+                    self.now
+                );
             }
         }
         output
@@ -99,7 +103,10 @@ where
 ///
 /// # Errors
 /// When it does not, with the first difference.
-pub fn replay<C: Clone, M>(make: impl Fn(&C) -> M, log: &DecisionLog<C, M>) -> Result<(u64, u64), Difference<M::Output>>
+pub fn replay<C: Clone, M>(
+    make: impl Fn(&C) -> M,
+    log: &DecisionLog<C, M>,
+) -> Result<(u64, u64), Difference<M::Output>>
 where
     M: Machine,
     M::Input: Clone,
@@ -118,7 +125,10 @@ where
 ///
 /// # Errors
 /// When it does not, with the first difference.
-pub fn replay_with_stale_times<C, M>(make: impl Fn(&C) -> M, log: &DecisionLog<C, M>) -> Result<(), Difference<M::Output>>
+pub fn replay_with_stale_times<C, M>(
+    make: impl Fn(&C) -> M,
+    log: &DecisionLog<C, M>,
+) -> Result<(), Difference<M::Output>>
 where
     M: Machine,
     M::Input: Clone,

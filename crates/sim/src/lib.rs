@@ -9,18 +9,18 @@
 //! what runs over a link, and a [`http_sim`] is a client, its links and a server, with one of core's machines in it; [`mptcp_sim`]
 //! is another one, of MPTCP connections. [`fleet`] draws relays and boxes to be matched.
 pub mod accel;
+pub mod clairvoyant;
 pub mod contract;
 pub mod fleet;
-pub mod rate_process;
 pub mod fuzz_fetch;
-pub mod lower_bound;
+pub mod http_sim;
 pub mod link;
-pub mod wifi_mac;
-pub mod clairvoyant;
+pub mod lower_bound;
 pub mod mptcp_sim;
+pub mod rate_process;
 pub mod rng;
 pub mod scenario;
 pub mod spec;
 pub mod tcp;
 pub mod trace;
-pub mod http_sim;
+pub mod wifi_mac;

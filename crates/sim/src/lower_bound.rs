@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use marline_core::units::{Bitrate, DataSize, Duration};
 
-use crate::wifi_mac::WifiChannel;
-use crate::spec::{Downlink, LinkEventKind, LinkEvent, LinkSpec};
+use crate::spec::{Downlink, LinkEvent, LinkEventKind, LinkSpec};
 use crate::trace::Trace;
+use crate::wifi_mac::WifiChannel;
 
 /// What one link could have carried by each moment.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ impl PayloadCurve {
             SegmentRate::Trace(_) => 1.0 - loss,
             _ => (mtu - 52.0) / mtu * (1.0 - loss),
         };
-        self.segments.push(CurveSegment { start, carried_before: before: carried_before, rate: rate.clone(), payload_share: useful: payload_share });
+        self.segments.push(CurveSegment { start, carried_before, rate: rate.clone(), payload_share });
     }
 
     fn carried_f64(&self, at: Duration) -> f64 {
@@ -103,7 +103,9 @@ impl PayloadCurve {
         self.segments.get(index).map_or(0.0, |piece| {
             let sent = match &piece.rate {
                 SegmentRate::Zero => 0.0,
-                SegmentRate::Rate(rate) => rate.bits_per_sec() as f64 / 8.0 * at.saturating_sub(piece.start).as_secs_f64(),
+                SegmentRate::Rate(rate) => {
+                    rate.bits_per_sec() as f64 / 8.0 * at.saturating_sub(piece.start).as_secs_f64()
+                }
                 SegmentRate::Trace(trace) => trace.capacity(piece.start, at).bytes() as f64,
             };
             piece.carried_before + sent * piece.payload_share

@@ -48,10 +48,11 @@ pub fn rate_drops(
     for index in 0..count {
         let max_length = max_seconds.min(part_length.saturating_sub(MIN_SECONDS_APART));
         let length = min_seconds.min(max_length) + below(max_length.saturating_sub(min_seconds) + 1);
-        let start = within.start + index * part_length + below(part_length.saturating_sub(MIN_SECONDS_APART + length) + 1);
-        rate_drops.push(RateDrop { start, length });
+        let start =
+            within.start + index * part_length + below(part_length.saturating_sub(MIN_SECONDS_APART + length) + 1);
+        holes.push(RateDrop { start, length });
     }
-    rate_drops
+    holes
 }
 
 /// Seconds at least between two holes.
@@ -68,7 +69,7 @@ pub struct RateDrop {
 
 /// Lays holes of this rate over a course.
 pub fn apply_drops(rates: &mut [Bitrate], holes: &[RateDrop], rate: Bitrate) {
-    for drop_ in rate_drops {
+    for drop_ in holes {
         let end = (drop_.start + drop_.length).min(rates.len());
         if let Some(part) = rates.get_mut(drop_.start.min(end)..end) {
             part.fill(rate);
@@ -122,8 +123,8 @@ mod tests {
                 let holes = rate_drops(seed, count, 10..110, 6, 25);
                 assert_eq!(holes.len(), count);
                 assert!(holes.iter().all(|hole| (6..=25).contains(&hole.length)), "{holes:?}");
-                let ends = rate_drops.iter().map(|hole| hole.start + hole.length);
-                let starts = rate_drops.iter().map(|hole| hole.start).skip(1).chain([110]);
+                let ends = holes.iter().map(|hole| hole.start + hole.length);
+                let starts = holes.iter().map(|hole| hole.start).skip(1).chain([110]);
                 assert!(ends.zip(starts).all(|(end, next)| end <= next), "{holes:?}");
                 assert!(holes.first().is_none_or(|hole| hole.start >= 10));
             }
@@ -133,7 +134,11 @@ mod tests {
     #[test]
     fn a_hole_beyond_the_end_is_cut() {
         let mut rates = vec![Bitrate::from_mbps(3); 5];
-        apply_drops(&mut rates, &[RateDrop { start: 3, length: 9 }, RateDrop { start: 50, length: 2 }], Bitrate::ZERO);
+        apply_drops(
+            &mut rates,
+            &[RateDrop { start: 3, length: 9 }, RateDrop { start: 50, length: 2 }],
+            Bitrate::ZERO,
+        );
         assert_eq!(rates.iter().filter(|rate| rate.is_zero()).count(), 2);
     }
 }

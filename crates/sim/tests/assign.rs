@@ -7,7 +7,13 @@ use marline_sim::fleet::{Churn, Fleet, FleetSpec};
 use marline_sim::rng::{Purpose, RandomStream};
 
 fn fleet_spec(relays: usize, edges: usize, percent: u32, seed: u64) -> FleetSpec {
-    FleetSpec { relay_count: relays, edge_count: boxes: edges, candidates_per_edge: 3..=8, load: Ratio::from_percent(percent), seed }
+    FleetSpec {
+        relay_count: relays,
+        edge_count: edges,
+        candidates_per_edge: 3..=8,
+        load: Ratio::from_percent(percent),
+        seed,
+    }
 }
 
 /// The best gain by mixed-integer programming.
@@ -44,7 +50,8 @@ fn solve_exactly(instance: &Instance) -> (f64, usize) {
     let best = |at: usize| instance.candidates_of(at).map(|candidate| candidate.rate).max();
     let is_best = |at: usize| {
         let mut edge_choices = choices.iter().filter(|(box_, ..)| *box_ == at);
-        best(at).is_none_or(|best| edge_choices.any(|(_, rate, chosen)| *rate == best && solution.value(*chosen) > 0.5))
+        best(at)
+            .is_none_or(|best| edge_choices.any(|(_, rate, chosen)| *rate == best && solution.value(*chosen) > 0.5))
     };
     (gain.eval_with(&solution), (0..instance.edge_count()).filter(|at| is_best(*at)).count())
 }

@@ -8,8 +8,8 @@ use marline_core::machine::Machine;
 use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{self, PlayerInput, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
-use marline_sim::contract::{ContractChecker, DecisionLog, replay_with_stale_times, replay};
-use marline_sim::http_sim::{Fault, MachineOutput, HttpScenario, FaultKind, HttpSim};
+use marline_sim::contract::{ContractChecker, DecisionLog, replay, replay_with_stale_times};
+use marline_sim::http_sim::{Fault, FaultKind, HttpScenario, HttpSim, MachineOutput};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -39,7 +39,13 @@ fn scenarios() -> Vec<(&'static str, HttpScenario)> {
 }
 
 /// Runs a machine under watch and puts its log to the proof.
-fn run_checked<C, M>(name: &str, scenario: HttpScenario, config: C, make: fn(&C) -> M, player: Option<Player>) -> DecisionLog<C, M>
+fn run_checked<C, M>(
+    name: &str,
+    scenario: HttpScenario,
+    config: C,
+    make: fn(&C) -> M,
+    player: Option<Player>,
+) -> DecisionLog<C, M>
 where
     C: Clone,
     M: Machine<Input: From<fetch::Input> + Clone, Output: Into<MachineOutput> + Clone + PartialEq + Debug>,
@@ -116,7 +122,10 @@ fn a_stream_keeps_rules_1_to_4_with_every_policy() {
 fn a_downloads_log_survives_its_lines() {
     for (name, scenario) in scenarios() {
         let make = |config: &fetch::Config| Fetch::new(config.clone());
-        check_json_round_trip(name, run_checked(name, scenario, download_config(fetch::Policy::Marline), make, None));
+        check_json_round_trip(
+            name,
+            run_checked(name, scenario, download_config(fetch::Policy::Marline), make, None),
+        );
     }
 }
 

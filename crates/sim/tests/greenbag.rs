@@ -8,11 +8,11 @@ use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{Config, GreenBagParams, GreenBagRadio, Policy, Stream, StreamEvent};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_core::{fetch, stream};
-use marline_sim::contract::{ContractChecker, replay_with_stale_times, replay};
+use marline_sim::clairvoyant::{CapacityCurve, Grid, PlaybackCase};
+use marline_sim::contract::{ContractChecker, replay, replay_with_stale_times};
+use marline_sim::http_sim::{HttpOutcome, HttpScenario, HttpSim, PlaybackOutcome, PresenceChange};
 use marline_sim::rate_process::{RateDrop, apply_drops, rate_drops};
-use marline_sim::clairvoyant::{PlaybackCase, Grid, CapacityCurve};
 use marline_sim::spec::{LinkEvent, LinkSpec};
-use marline_sim::http_sim::{HttpOutcome, PresenceChange, HttpScenario, PlaybackOutcome, HttpSim};
 
 /// A link whose payload rate is `kbps`: of 1500 bytes on the wire 1448 are payload.
 fn link(kind: &str, kbps: u64, rtt: u64) -> LinkSpec {
@@ -54,7 +54,8 @@ const LIMIT: Duration = Duration::from_secs(1000);
 fn run(policy: Policy, greenbag: GreenBagParams, scenario: HttpScenario, video: &MediaProfile) -> RunResult {
     let config = Config { policy, greenbag, video: Some(video.clone()), ..Config::default() };
     let player = Player::new(video.clone(), BufferThresholds::default(), Instant::ZERO);
-    let (outcome, stream) = HttpSim::new(scenario, Stream::new(config)).with_player(player).run_and_return_machine(LIMIT);
+    let (outcome, stream) =
+        HttpSim::new(scenario, Stream::new(config)).with_player(player).run_and_return_machine(LIMIT);
     assert!(outcome.is_complete(), "{:?} {:?}", outcome.failed, outcome.notices);
     let energy = stream.energy_meter().energy_until_idle(Instant::ZERO + LIMIT).total().as_joules_f64();
     RunResult { playback: outcome.playback.clone().expect("somebody watched"), joules: energy, outcome }
@@ -125,18 +126,24 @@ fn figure_10_adapting_beats_equal_parts_on_unequal_links() {
 
 /// 110 s of video over 3 + 3 Mbit/s with holes of 6 to 25 s in Wi-Fi. `level`: outside of them Wi-Fi is faster, so that the
 /// average over the video stays 6 Mbit/s.
-fn scenario_with_drops(video: &MediaProfile, holes: &[RateDrop], keeps_average: bool) -> (HttpScenario, PlaybackCase) {
-    let lost: u64 = rate_drops.iter().map(|hole| hole.length as u64).sum();
+fn scenario_with_drops(
+    video: &MediaProfile,
+    holes: &[RateDrop],
+    keeps_average: bool,
+) -> (HttpScenario, PlaybackCase) {
+    let lost: u64 = holes.iter().map(|hole| hole.length as u64).sum();
     let outside = if keeps_average { (3000 * 110 - 100 * lost) / (110 - lost) } else { 3000 };
     let mut rates = vec![kbps(outside); 110];
     rates.push(kbps(3000));
-    apply_drops(&mut rates, rate_drops, kbps(100));
+    apply_drops(&mut rates, holes, kbps(100));
     let wire_kbps = |rate: Bitrate| (rate.bits_per_sec() * 1500).div_ceil(1_448_000);
     let changes = (1..).zip(rates.windows(2)).filter(|(_, pair)| pair[0] != pair[1]);
     let written: Vec<String> =
         changes.map(|(at, pair)| format!("{at}s:wifi=rate={}kbit/s", wire_kbps(pair[1]))).collect();
-    let scenario =
-        HttpScenario { events: events(&written), ..HttpScenario::new(video.size(), link_pair(3000, rates[0].bits_per_sec() / 1000)) };
+    let scenario = HttpScenario {
+        events: events(&written),
+        ..HttpScenario::new(video.size(), link_pair(3000, rates[0].bits_per_sec() / 1000))
+    };
     let links = vec![CapacityCurve::constant(kbps(3000)), CapacityCurve::from_steps(Duration::from_secs(1), rates)];
     (scenario, PlaybackCase { links, video: video.clone(), start_threshold: BufferThresholds::default().low })
 }
@@ -204,8 +211,12 @@ fn a_link_that_goes_away_with_a_full_buffer_stalls_nothing() {
     let video = video(2500, 60);
     for gone in ["lte", "wifi"] {
         for policy in [Policy::GreenbagP, Policy::GreenbagE] {
-            let presence = vec![PresenceChange { at: Duration::from_secs(20), link: gone.into(), is_present: false }];
-            let scenario = HttpScenario { presence_changes: presence, ..HttpScenario::new(video.size(), link_pair(3000, 3000)) };
+            let presence =
+                vec![PresenceChange { at: Duration::from_secs(20), link: gone.into(), is_present: false }];
+            let scenario = HttpScenario {
+                presence_changes: presence,
+                ..HttpScenario::new(video.size(), link_pair(3000, 3000))
+            };
             let run = run(policy, GreenBagParams::default(), scenario, &video);
             assert_eq!(run.playback.stalls, 0, "{gone} {policy:?}");
         }
@@ -219,7 +230,8 @@ fn a_stream_keeps_rules_1_to_4_and_its_log_survives_its_lines() {
         let video = video(3000, 30);
         let config = Config { policy, video: Some(video.clone()), ..Config::default() };
         let written = ["8s:wifi=rate=200kbit/s".to_string(), "14s:wifi=down".into(), "17s:wifi=up".into()];
-        let scenario = HttpScenario { events: events(&written), ..HttpScenario::new(video.size(), link_pair(3000, 3000)) };
+        let scenario =
+            HttpScenario { events: events(&written), ..HttpScenario::new(video.size(), link_pair(3000, 3000)) };
         let player = Player::new(video, BufferThresholds::default(), Instant::ZERO);
         let watched: ContractChecker<Config, Stream> = ContractChecker::new(config.clone(), make(&config));
         let (outcome, watched) = HttpSim::new(scenario, watched).with_player(player).run_and_return_machine(LIMIT);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use marline_core::fetch::Policy;
 use marline_sim::fuzz_fetch::{Defect, Guarantee, fuzz_download};
 
-use cases::{cases, number};
+use cases::{case_count, env_number};
 
 fn run_seed(seed: u64, policy: Policy) -> Result<(), Defect> {
     let guarantee = if policy == Policy::Marline { Guarantee::Terminates } else { Guarantee::CorrectnessOnly };
@@ -21,7 +21,7 @@ fn run_seed(seed: u64, policy: Policy) -> Result<(), Defect> {
 
 #[test]
 fn a_named_history_runs_again() {
-    let Some(seed) = number("HISTORY_SEED") else { return };
+    let Some(seed) = env_number("HISTORY_SEED") else { return };
     for policy in Policy::ALL.into_iter().rev() {
         match run_seed(seed, policy) {
             Ok(()) => println!("seed {seed}, policy {policy}: good"),
@@ -90,11 +90,12 @@ fn old_findings_stay_mended() {
 #[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test history survey -- --ignored --nocapture"]
 fn survey() {
     let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
-    let first = number("HISTORY_FIRST").unwrap_or(0);
-    for seed in first..first + u64::from(cases(3000)) {
+    let first = env_number("HISTORY_FIRST").unwrap_or(0);
+    for seed in first..first + u64::from(case_count(3000)) {
         // Ours always, the thesis's in turn: their dead ends take long.
         let other_policy = Policy::ALL[usize::try_from(seed % 5).unwrap_or(0)];
-        for defect in [Policy::Marline, other_policy].into_iter().filter_map(|policy| run_seed(seed, policy).err()) {
+        for defect in [Policy::Marline, other_policy].into_iter().filter_map(|policy| run_seed(seed, policy).err())
+        {
             println!("{defect}");
             let kind = format!("{} {}", defect.policy, defect.problem);
             let kind = kind.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
@@ -119,7 +120,7 @@ const UNFIXED: &[(u64, &str)] =
 /// Fixed seeds, unlike the survey's.
 #[test]
 fn marline_survives_any_history() {
-    let defect: Vec<String> = (0..u64::from(cases(300)))
+    let defect: Vec<String> = (0..u64::from(case_count(300)))
         .filter(|seed| UNFIXED.iter().all(|(open, _)| open != seed))
         .filter_map(|seed| Some(run_seed(seed, Policy::Marline).err()?.to_string()))
         .collect();
@@ -128,7 +129,7 @@ fn marline_survives_any_history() {
 
 #[test]
 fn no_policy_makes_a_wrong_file() {
-    let defect: Vec<String> = (0..u64::from(cases(300)))
+    let defect: Vec<String> = (0..u64::from(case_count(300)))
         .filter_map(|seed| {
             let policy = Policy::ALL[usize::try_from(seed).unwrap_or(0) % Policy::ALL.len()];
             Some(run_seed(seed, policy).err()?.to_string())

@@ -16,7 +16,7 @@ use marline_sim::fuzz_fetch::Defect;
 use marline_sim::mptcp_sim::fuzz::run_seed;
 use marline_sim::mptcp_sim::{LinkArrival, MptcpScenario, MptcpSim, download_workload};
 
-use cases::{cases, number};
+use cases::{case_count, env_number};
 
 const POLICIES: [Policy; 4] = [Policy::Marline, Policy::Emptcp, Policy::WifiFirst, Policy::Mptcp];
 
@@ -36,7 +36,8 @@ fn a_link_that_is_plugged_in_later_helps_a_bad_one() {
     };
     let links = ["wifi,rate=1Mbit/s,rtt=30ms,kind=wifi", "usb,rate=12Mbit/s,rtt=60ms,kind=lte"];
     let links = links.map(|line| line.parse().expect("a link")).to_vec();
-    let mut scenario = MptcpScenario::new(phone_model(), links, download_workload(DataSize::from_bytes(16_000_000)));
+    let mut scenario =
+        MptcpScenario::new(phone_model(), links, download_workload(DataSize::from_bytes(16_000_000)));
     let at = Duration::from_secs(10);
     scenario.link_arrivals.push(LinkArrival { at, config: link_config(1, "usb", LinkKind::Lte) });
     let config = Config::new(phone_model(), vec![link_config(0, "wifi", LinkKind::Wifi)]);
@@ -69,7 +70,7 @@ fn a_download_that_begins_on_dying_wifi_is_helped() {
 
 #[test]
 fn a_named_history_runs_again() {
-    let Some(seed) = number("PATHS_SEED") else { return };
+    let Some(seed) = env_number("PATHS_SEED") else { return };
     for policy in POLICIES.into_iter().rev() {
         match run_seed(seed, policy, &phone_model()) {
             Ok(()) => println!("seed {seed}, policy {policy:?}: good"),
@@ -99,10 +100,11 @@ fn histories_that_were_wrong_once_are_right() {
 #[ignore = "the properties below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test paths survey -- --ignored --nocapture"]
 fn survey() {
     let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
-    let (first, phone) = (number("HISTORY_FIRST").unwrap_or(0), phone_model());
-    for seed in first..first + u64::from(cases(1000)) {
+    let (first, phone) = (env_number("HISTORY_FIRST").unwrap_or(0), phone_model());
+    for seed in first..first + u64::from(case_count(1000)) {
         let other_policy = POLICIES[1 + usize::try_from(seed % 3).unwrap_or(0)];
-        for defect in [Policy::Marline, other_policy].into_iter().filter_map(|policy| run_seed(seed, policy, &phone).err())
+        for defect in
+            [Policy::Marline, other_policy].into_iter().filter_map(|policy| run_seed(seed, policy, &phone).err())
         {
             let kind = format!("{} {}", defect.policy, defect.problem);
             let kind = kind.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
@@ -132,11 +134,11 @@ fn check_seeds(policy: Policy, seeds: std::ops::Range<u64>) {
 #[test]
 fn published_policies_survive_any_history() {
     for policy in &POLICIES[1..] {
-        check_seeds(*policy, 0..u64::from(cases(100)));
+        check_seeds(*policy, 0..u64::from(case_count(100)));
     }
 }
 
 #[test]
 fn marline_survives_any_history() {
-    check_seeds(Policy::Marline, 0..u64::from(cases(400)));
+    check_seeds(Policy::Marline, 0..u64::from(case_count(400)));
 }

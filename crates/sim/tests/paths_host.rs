@@ -4,7 +4,7 @@
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::mptcp_sim::{Flow, MptcpOutcome, Request, MptcpScenario, MptcpSim, page_workload, link_configs};
+use marline_sim::mptcp_sim::{Flow, MptcpOutcome, MptcpScenario, MptcpSim, Request, link_configs, page_workload};
 use marline_sim::spec::LinkSpec;
 
 fn phone_model() -> Model {
@@ -32,12 +32,21 @@ fn small_answers_after_a_large_one_wake_nothing() {
     for (wifi, max_promotions) in [("15Mbit/s", 0), ("4Mbit/s", 0), ("2Mbit/s", 1), ("800kbit/s", 2)] {
         let flow = Flow { start: Duration::ZERO, initial_link: 0, pool: 0 };
         let outcome = run(wifi, (vec![flow], vec![pool.clone()]));
-        let large_done_at = outcome.samples.iter().position(|sample| sample.delivered >= first.size).expect("it came");
+        let large_done_at =
+            outcome.samples.iter().position(|sample| sample.delivered >= first.size).expect("it came");
         let lte = |at: usize| outcome.samples.get(at).map(|sample| sample.links[1]);
         let last = outcome.samples.len() - 1;
-        assert!(last > large_done_at + 40 && outcome.delivered == first.size + DataSize::from_bytes(600_000), "{wifi}");
+        assert!(
+            last > large_done_at + 40 && outcome.delivered == first.size + DataSize::from_bytes(600_000),
+            "{wifi}"
+        );
         assert_eq!(lte(large_done_at + 20), lte(last), "{wifi}: {:?}", outcome.notes);
-        assert!(outcome.links[1].promotions <= max_promotions, "{wifi}: {} {:?}", outcome.links[1].promotions, outcome.notes);
+        assert!(
+            outcome.links[1].promotions <= max_promotions,
+            "{wifi}: {} {:?}",
+            outcome.links[1].promotions,
+            outcome.notes
+        );
     }
 }
 

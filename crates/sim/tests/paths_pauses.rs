@@ -6,7 +6,7 @@
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Goal, Paths};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::mptcp_sim::{Flow, MptcpOutcome, Request, MptcpScenario, MptcpSim, link_configs};
+use marline_sim::mptcp_sim::{Flow, MptcpOutcome, MptcpScenario, MptcpSim, Request, link_configs};
 use marline_sim::spec::LinkSpec;
 
 fn phone_model() -> Model {
@@ -29,13 +29,14 @@ impl PauseCase<'_> {
     fn run(&self) -> MptcpOutcome {
         let links: Vec<LinkSpec> =
             [self.wifi, "lte,rate=10Mbit/s,rtt=60ms"].map(|line| line.parse().expect("a link")).into();
-        let mut terms = link_configs(&links);
-        link_configs[1].metered = true;
-        let mut config = Config::new(phone_model(), link_configs);
+        let mut configs = link_configs(&links);
+        configs[1].metered = true;
+        let mut config = Config::new(phone_model(), configs);
         config.goal = self.profile;
         let request = Request { delay: self.pause, size: DataSize::from_bytes(self.bytes) };
         let flow = Flow { start: Duration::ZERO, initial_link: 0, pool: 0 };
-        let mut scenario = MptcpScenario::new(phone_model(), links, (vec![flow], vec![vec![request; self.requests]]));
+        let mut scenario =
+            MptcpScenario::new(phone_model(), links, (vec![flow], vec![vec![request; self.requests]]));
         scenario.events = self.events.iter().map(|event| event.parse().expect("an event")).collect();
         scenario.sample_interval = Duration::from_millis(100);
         scenario.seed = self.seed;
@@ -89,8 +90,14 @@ fn a_download_whose_link_dies_goes_on_over_the_other_within_three_seconds() {
     for loss in ["0%", "1%"] {
         for seed in 1..4 {
             let wifi = format!("wifi,rate=16Mbit/s,rtt=150ms,loss={loss}");
-            let case =
-                PauseCase { requests: 1, bytes: 64_000_000, wifi: &wifi, events: &["15s:wifi=down"], seed, ..CHAT_CASE };
+            let case = PauseCase {
+                requests: 1,
+                bytes: 64_000_000,
+                wifi: &wifi,
+                events: &["15s:wifi=down"],
+                seed,
+                ..CHAT_CASE
+            };
             let outcome = PauseCase { profile: Goal::Cost, ..case }.run();
             let time = seconds_until_lte(&outcome, 15.0);
             assert!((0.0..=3.0).contains(&time), "{wifi} seed {seed}: {time} {:?}", outcome.notes);
@@ -103,7 +110,8 @@ fn a_download_whose_link_dies_goes_on_over_the_other_within_three_seconds() {
 fn a_chat_whose_link_has_died_wakes_lte_when_it_asks_and_not_before() {
     // The answers of the first minute come by then; the next request goes out a moment before or long after.
     let undisturbed = PauseCase { requests: 30, ..CHAT_CASE }.run();
-    let samples_after = |at: f64| undisturbed.samples.iter().filter(move |sample| sample.at.as_nanos() as f64 > at * 1e9);
+    let samples_after =
+        |at: f64| undisturbed.samples.iter().filter(move |sample| sample.at.as_nanos() as f64 > at * 1e9);
     for after in [0.2, 1.0, 2.5] {
         // The end of an answer.
         let begin = samples_after(60.0).next().expect("a sample");
@@ -116,6 +124,11 @@ fn a_chat_whose_link_has_died_wakes_lte_when_it_asks_and_not_before() {
         // Back before it asks: nobody has noticed.
         let up_event = format!("{}ms:wifi=up", ((ended + 2.8) * 1e3) as u64);
         let outcome = PauseCase { requests: 30, events: &[&down_event, &up_event], ..CHAT_CASE }.run();
-        assert_eq!((outcome.links[1].promotions, outcome.finished_at.is_some()), (0, true), "{down_event}: {:?}", outcome.notes);
+        assert_eq!(
+            (outcome.links[1].promotions, outcome.finished_at.is_some()),
+            (0, true),
+            "{down_event}: {:?}",
+            outcome.notes
+        );
     }
 }

@@ -12,7 +12,7 @@
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::mptcp_sim::{NoPolicy, MptcpScenario, MptcpSim, download_workload, link_configs};
+use marline_sim::mptcp_sim::{MptcpScenario, MptcpSim, NoPolicy, download_workload, link_configs};
 use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::spec::LinkSpec;
 
@@ -65,7 +65,8 @@ fn run_draw(draw: &SurveyDraw, policy: Option<Policy>, model: &Model) -> [f64; 2
     let lines = if policy.is_some() { vec![&draw.wifi, &draw.lte] } else { vec![&draw.wifi] };
     let links: Vec<LinkSpec> = lines.into_iter().map(|line| line.parse().expect("a link")).collect();
     let mut config = Config::new(model.clone(), link_configs(&links));
-    let mut scenario = MptcpScenario::new(model.clone(), links, download_workload(DataSize::from_bytes(draw.bytes)));
+    let mut scenario =
+        MptcpScenario::new(model.clone(), links, download_workload(DataSize::from_bytes(draw.bytes)));
     scenario.time_limit = Duration::from_secs(20_000);
     scenario.is_mptcp = policy.is_some();
     // §3.6 of the paper: its server keeps windows.

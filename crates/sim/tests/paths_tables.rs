@@ -10,11 +10,13 @@ use std::fmt::Write;
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::contract::{ContractChecker, replay_with_stale_times, replay};
-use marline_sim::mptcp_sim::{MptcpOutcome, MptcpScenario, MptcpSim, download_workload, page_workload, link_configs};
+use marline_sim::contract::{ContractChecker, replay, replay_with_stale_times};
+use marline_sim::mptcp_sim::{
+    MptcpOutcome, MptcpScenario, MptcpSim, download_workload, link_configs, page_workload,
+};
 use marline_sim::spec::LinkSpec;
 
-use review::compare;
+use review::compare_with_saved;
 
 const POLICIES: [(&str, Policy); 5] = [
     ("mptcp", Policy::Mptcp),
@@ -41,7 +43,13 @@ struct TableCase {
 const GOOD_LTE: &str = "lte,rate=10Mbit/s,rtt=60ms";
 
 const CASES: &[TableCase] = &[
-    TableCase { name: "256 KB", wifi: "wifi,rate=4Mbit/s,rtt=40ms", lte: GOOD_LTE, kilobytes: Some(262), events: &[] },
+    TableCase {
+        name: "256 KB",
+        wifi: "wifi,rate=4Mbit/s,rtt=40ms",
+        lte: GOOD_LTE,
+        kilobytes: Some(262),
+        events: &[],
+    },
     TableCase { name: "page", wifi: "wifi,rate=15Mbit/s,rtt=40ms", lte: GOOD_LTE, kilobytes: None, events: &[] },
     TableCase {
         name: "good Wi-Fi",
@@ -135,7 +143,8 @@ fn the_main_cases_are_as_reviewed() {
         for (name, policy) in POLICIES {
             let outcome = run(case, policy, &model);
             let lte = &outcome.links[1];
-            let time = outcome.finished_at.map_or_else(|| "–".into(), |time| round_to_two_digits(time.as_secs_f64()));
+            let time =
+                outcome.finished_at.map_or_else(|| "–".into(), |time| round_to_two_digits(time.as_secs_f64()));
             let [joins, prios, ends] = outcome.command_counts;
             writeln!(
                 table,
@@ -150,7 +159,7 @@ fn the_main_cases_are_as_reviewed() {
             assert_eq!(lte.leaked, DataSize::ZERO, "{} {name}", case.name);
         }
     }
-    compare("paths.txt", &table);
+    compare_with_saved("paths.txt", &table);
 }
 
 #[test]

@@ -13,7 +13,9 @@ use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::machine::Machine;
 use marline_core::paths::{Config, ConnId, Goal, Input, Output, Paths, Policy, TimerReason};
 use marline_core::units::{DataSize, Duration, Instant};
-use marline_sim::mptcp_sim::{Flow, NoPolicy, MptcpOutcome, MptcpScenario, MptcpSim, download_workload, link_configs};
+use marline_sim::mptcp_sim::{
+    Flow, MptcpOutcome, MptcpScenario, MptcpSim, NoPolicy, download_workload, link_configs,
+};
 use marline_sim::spec::LinkSpec;
 
 fn phone_model() -> Model {
@@ -108,7 +110,8 @@ fn equal_and_moderately_unequal_links_bring_what_both_can() {
     for pair in moderate() {
         for megabytes in [20, 100] {
             let rate = |mode| rate_from(&pair.run(mode, 1, megabytes), Duration::ZERO);
-            let (best, default, ours) = (rate(pair.better_link()), rate(RunMode::DefaultMptcp), rate(RunMode::Marline));
+            let (best, default, ours) =
+                (rate(pair.better_link()), rate(RunMode::DefaultMptcp), rate(RunMode::Marline));
             let threshold = 0.97 * best.max(default);
             assert!(
                 ours >= threshold,
@@ -121,12 +124,18 @@ fn equal_and_moderately_unequal_links_bring_what_both_can() {
 #[test]
 fn links_far_from_equal_bring_what_the_better_way_brings() {
     for pair in unequal() {
-        let [best, default, ours] = [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline].map(|mode| pair.run(mode, 1, 100));
+        let [best, default, ours] =
+            [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline].map(|mode| pair.run(mode, 1, 100));
         let later = |outcome| rate_from(outcome, SETTLED_AFTER);
         let threshold = 0.97 * later(&best).max(later(&default));
         assert!(later(&ours) >= threshold, "{pair:?}: {:.1}, at least {threshold:.1}", later(&ours));
         let overall = |outcome| rate_from(outcome, Duration::ZERO);
-        assert!(overall(&ours) >= 0.93 * overall(&best), "{pair:?}: {:.1} of {:.1}", overall(&ours), overall(&best));
+        assert!(
+            overall(&ours) >= 0.93 * overall(&best),
+            "{pair:?}: {:.1} of {:.1}",
+            overall(&ours),
+            overall(&best)
+        );
     }
 }
 
@@ -199,7 +208,8 @@ fn six_connections_take_turns_and_learn_from_each_other() {
         LinkPair { rates: [20, 1], rtts: [30, 60] },
     ] {
         let (scenario, config) = pair.scene(RunMode::Marline, 6, 10);
-        let listener = TrialCounter { paths: Paths::new(config), conns_on_trial: BTreeSet::new(), trials: 0, max_at_once: 0 };
+        let listener =
+            TrialCounter { paths: Paths::new(config), conns_on_trial: BTreeSet::new(), trials: 0, max_at_once: 0 };
         let (outcome, listener) = MptcpSim::new(scenario, listener).run();
         assert!(outcome.invalid_commands.is_empty(), "{:?}", outcome.invalid_commands);
         assert!(listener.max_at_once <= 1, "{pair:?}: {} at once", listener.max_at_once);
@@ -219,8 +229,8 @@ fn survey() {
     for (megabytes, from) in [(100, Duration::ZERO), (100, SETTLED_AFTER), (20, Duration::ZERO)] {
         println!("{megabytes} MB, Mbit/s from {from:?} on: the better link alone, by default, ours");
         for pair in &pairs {
-            let rates =
-                [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline].map(|who| rate_from(&pair.run(who, 1, megabytes), from));
+            let rates = [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline]
+                .map(|who| rate_from(&pair.run(who, 1, megabytes), from));
             let [best, default, ours] = rates;
             let verdict = if ours < 0.97 * best.max(default) { "less" } else { "" };
             println!("{:>9?} {:>10?} {best:7.1}{default:7.1}{ours:7.1} {verdict}", pair.rates, pair.rtts);

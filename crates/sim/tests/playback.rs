@@ -12,7 +12,9 @@ fn videos() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 fn media_profile(pieces: &[(u64, u64)]) -> MediaProfile {
-    let piece = |(millis, bytes_per_ms): &(u64, u64)| (Duration::from_millis(*millis), DataSize::from_bytes(millis * bytes_per_ms));
+    let piece = |(millis, bytes_per_ms): &(u64, u64)| {
+        (Duration::from_millis(*millis), DataSize::from_bytes(millis * bytes_per_ms))
+    };
     MediaProfile::variable(pieces.iter().map(piece)).expect("a video")
 }
 
@@ -37,7 +39,17 @@ struct NaivePlayer {
 impl NaivePlayer {
     fn new(pieces: &[(u64, u64)], low: u64) -> Self {
         let rates = pieces.iter().flat_map(|(millis, each)| (0..*millis).map(|_| *each)).collect();
-        Self { rates, low, millisecond: 0, arrived: 0, decoded: 0, playing: false, waited: 0, stalls: 0, ended: None }
+        Self {
+            rates,
+            low,
+            millisecond: 0,
+            arrived: 0,
+            decoded: 0,
+            playing: false,
+            waited: 0,
+            stalls: 0,
+            ended: None,
+        }
     }
 
     fn total(&self) -> u64 {

@@ -22,8 +22,8 @@ use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{self, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 use marline_sim::contract::{ContractChecker, DecisionLog};
+use marline_sim::http_sim::{Fault, FaultKind, HttpScenario, HttpSim, MachineOutput, PresenceChange};
 use marline_sim::spec::LinkSpec;
-use marline_sim::http_sim::{Fault, MachineOutput, PresenceChange, HttpScenario, FaultKind, HttpSim};
 use marline_sim::{accel as packets, mptcp_sim as mptcp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -125,7 +125,9 @@ where
 fn collect_figures(value: &Value, figures: &mut Vec<String>) {
     match value {
         Value::Bool(_) | Value::Number(_) => figures.push(value.to_string()),
-        Value::String(text) if text.len() >= MIN_PACKET_HEX_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+        Value::String(text)
+            if text.len() >= MIN_PACKET_HEX_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
+        {
             figures.push(text.clone());
         }
         Value::Array(values) => values.iter().for_each(|value| collect_figures(value, figures)),
@@ -146,7 +148,8 @@ fn record_download() -> DecisionLog<fetch::Config, Fetch> {
     let mut scenario = HttpScenario::new(DataSize::from_bytes(1_200_000), links.map(link));
     scenario.links[2].profile.metered = true;
     scenario.events = vec![event("700ms:wifi=down"), event("3s:wifi=up")];
-    let presence_change = |at, present| PresenceChange { at: Duration::from_millis(at), link: "lte".into(), is_present: present };
+    let presence_change =
+        |at, present| PresenceChange { at: Duration::from_millis(at), link: "lte".into(), is_present: present };
     scenario.presence_changes = vec![presence_change(1500, false), presence_change(1900, true)];
     scenario.server.faults = vec![
         Fault::always(FaultKind::Truncate(DataSize::from_kib(200))).times(1),
@@ -254,7 +257,10 @@ fn blackout(at: u64, lasts: u64, is_told: bool) -> packets::Blackout {
 }
 
 /// Runs a scene. Its log, and how many reductions were undone in it.
-fn record_accelerated(mut scenario: packets::Scene, mechanisms: Mechanisms) -> (DecisionLog<accel::Config, Accelerator>, u64) {
+fn record_accelerated(
+    mut scenario: packets::Scene,
+    mechanisms: Mechanisms,
+) -> (DecisionLog<accel::Config, Accelerator>, u64) {
     scenario.helper = Some(link("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms"));
     let helper = Helper { up: Some(Bitrate::from_bits_per_sec(400_000)), ..Helper::new(packets::Scene::HELPER) };
     let helpers = vec![helper];

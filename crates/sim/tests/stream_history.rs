@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use marline_core::stream::Policy;
 use marline_sim::fuzz_fetch::{Defect, fuzz_stream};
 
-use cases::{cases, number};
+use cases::{case_count, env_number};
 
 const POLICIES: [Policy; 3] = [Policy::Marline, Policy::GreenbagP, Policy::GreenbagE];
 
 #[test]
 fn a_named_history_runs_again() {
-    let Some(seed) = number("HISTORY_SEED") else { return };
+    let Some(seed) = env_number("HISTORY_SEED") else { return };
     for policy in POLICIES {
         match fuzz_stream(seed, policy) {
             Ok(()) => println!("seed {seed}, policy {policy:?}: good"),
@@ -54,8 +54,8 @@ fn old_findings_stay_mended() {
 #[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture"]
 fn survey() {
     let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
-    let first = number("HISTORY_FIRST").unwrap_or(0);
-    for seed in first..first + u64::from(cases(3000)) {
+    let first = env_number("HISTORY_FIRST").unwrap_or(0);
+    for seed in first..first + u64::from(case_count(3000)) {
         for defect in POLICIES.into_iter().filter_map(|policy| fuzz_stream(seed, policy).err()) {
             println!("{defect}");
             let kind = format!("{} {}", defect.policy, defect.problem);
@@ -76,7 +76,7 @@ fn survey() {
 #[test]
 fn a_stream_survives_any_history() {
     // The same ones at each run; the survey goes on from there.
-    let defect: Vec<String> = (0..u64::from(cases(200)))
+    let defect: Vec<String> = (0..u64::from(case_count(200)))
         .flat_map(|seed| POLICIES.map(|policy| fuzz_stream(seed, policy)))
         .filter_map(|ended| Some(ended.err()?.to_string()))
         .collect();

@@ -14,11 +14,11 @@ use std::fmt::Write;
 
 use marline_core::fetch::{Config, Fetch};
 use marline_core::units::{DataSize, Duration};
+use marline_sim::http_sim::{HttpOutcome, HttpScenario, HttpSim};
 use marline_sim::lower_bound::ideal_time;
 use marline_sim::spec::{LinkEvent, LinkSpec};
-use marline_sim::http_sim::{HttpOutcome, HttpScenario, HttpSim};
 
-use review::compare;
+use review::compare_with_saved;
 
 struct TableCase {
     name: &'static str,
@@ -43,7 +43,11 @@ const CASES: &[TableCase] = &[
     table_case("30/20 + 30/60", &["wifi,rate=30Mbit/s,rtt=20ms", "lte,rate=30Mbit/s,rtt=60ms"], 1.02),
     table_case("50/20 + 5/100", LINKS_D, 1.025),
     table_case("300/30 + 100/60", &["wifi,rate=300Mbit/s,rtt=30ms", "lte,rate=100Mbit/s,rtt=60ms"], 1.20),
-    table_case("20/30 0.5% + 20/60", &["wifi,rate=20Mbit/s,rtt=30ms,loss=0.5%", "lte,rate=20Mbit/s,rtt=60ms"], 1.045),
+    table_case(
+        "20/30 0.5% + 20/60",
+        &["wifi,rate=20Mbit/s,rtt=30ms,loss=0.5%", "lte,rate=20Mbit/s,rtt=60ms"],
+        1.045,
+    ),
     TableCase { events: &["3s:wifi=down"], ..table_case("40/20 dead at 3 s + 30/50", LINKS_H, 1.04) },
     TableCase { events: &["3s:wifi=down", "8s:wifi=up"], ..table_case("the same, back at 8 s", LINKS_H, 1.06) },
     TableCase { events: &["3s:wifi=rate=2Mbit/s"], ..table_case("40/20 to 2 at 3 s + 30/50", LINKS_H, 1.025) },
@@ -74,7 +78,13 @@ fn median_run(case: &TableCase, size: DataSize) -> HttpOutcome {
             let scenario = HttpScenario::new(size, links(case.links));
             let scenario = HttpScenario { events: events(case.events), uses_tls: case.tls, seed, ..scenario };
             let outcome = HttpSim::new(scenario, Fetch::new(default_config())).run(Duration::from_secs(600));
-            assert!(outcome.is_complete(), "{}, seed {seed}: {:?} {:?}", case.name, outcome.failed, outcome.notices);
+            assert!(
+                outcome.is_complete(),
+                "{}, seed {seed}: {:?} {:?}",
+                case.name,
+                outcome.failed,
+                outcome.notices
+            );
             outcome
         })
         .collect();
@@ -88,7 +98,8 @@ fn the_floor_cases_are_as_reviewed() {
     let mut table = String::from("100 MB by the default policy, time / ideal (rates in Mbit/s, RTTs in ms)\n\n");
     writeln!(table, "{:28}{:>8}{:>8}{:>8}{:>9}", "case", "ideal", "sim", "floor", "wasted").expect("text");
     for case in CASES {
-        let best = ideal_time(&links(case.links), &events(case.events), size).expect("it can be carried").as_secs_f64();
+        let best =
+            ideal_time(&links(case.links), &events(case.events), size).expect("it can be carried").as_secs_f64();
         let outcome = median_run(case, size);
         let taken = outcome.finished_at.expect("it ended").as_secs_f64();
         let wasted = outcome.wasted.bytes() as f64 / size.bytes() as f64 * 100.0;
@@ -104,7 +115,7 @@ fn the_floor_cases_are_as_reviewed() {
         let ratio = taken / best;
         writeln!(table, "{:28}{best:7.2}s{ratio:8.2}{:8.3}{wasted:8.1}%", case.name, case.threshold).expect("text");
     }
-    compare("floors.txt", &table);
+    compare_with_saved("floors.txt", &table);
 }
 
 #[test]
@@ -122,8 +133,9 @@ fn small_files_are_as_reviewed() {
             let (both, single) = (millis(pair), millis(&pair[..1]));
             println!("{name:16} {bytes:>8} bytes: {both:.1} ms, on the first link alone {single:.1} ms");
             let round_to_five = |millis: f64| (millis / 5.0).round() * 5.0;
-            writeln!(table, "{name:16}{bytes:>10}{:8.0}{:8.0}", round_to_five(both), round_to_five(single)).expect("text");
+            writeln!(table, "{name:16}{bytes:>10}{:8.0}{:8.0}", round_to_five(both), round_to_five(single))
+                .expect("text");
         }
     }
-    compare("small.txt", &table);
+    compare_with_saved("small.txt", &table);
 }

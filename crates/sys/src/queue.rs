@@ -40,7 +40,7 @@ mod tests {
         let mut left = sent;
         let mut sink = [0; 65_536];
         while left > 0 {
-            left -= receiver.read_all(&mut sink).unwrap();
+            left -= receiver.read(&mut sink).unwrap();
         }
         while unacknowledged(&sender).unwrap() > 0 {
             std::thread::yield_now();

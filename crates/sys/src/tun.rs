@@ -45,7 +45,7 @@ impl Tun {
     /// # Errors
     /// Those of `read`; a packet longer than `buffer` is cut off.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&self.file).read_all(buffer)
+        (&self.file).read(buffer)
     }
 
     /// Gives the kernel a packet as if it had arrived on the device.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use marline_core::accel::{Fetch, FetchId};
 use marline_core::fetch::{ReqId, ResponseHead};
 use marline_core::units::DataSize;
-use marline_net::http::{Connection, ResponseMeta, Event, Sink};
+use marline_net::http::{Connection, Event, ResponseMeta, Sink};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpSocket;
 use tokio::sync::mpsc::UnboundedReceiver;

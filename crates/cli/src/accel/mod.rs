@@ -32,7 +32,11 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
         None => run::run(args.run),
         Some(AccelVerb::Status { daemon, json }) => {
             let all = asked(&daemon)?;
-            print_result(&if json { json_of(&all)? } else { all.iter().map(show::status).collect::<Vec<_>>().join("\n") })
+            print_result(&if json {
+                json_of(&all)?
+            } else {
+                all.iter().map(show::status).collect::<Vec<_>>().join("\n")
+            })
         }
         Some(AccelVerb::Stop { daemon }) => stop(&daemon),
         Some(AccelVerb::Rtp(args)) => rtp::run(*args),

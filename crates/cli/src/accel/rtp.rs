@@ -30,7 +30,9 @@ pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {
     let served = tokio::task::LocalSet::new().block_on(&runtime, async move {
         let mut signals = Vec::new();
         for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-            signals.push(signal(kind).map_err(|error| CliError::failed(format!("signals cannot be caught: {error}")))?);
+            signals.push(
+                signal(kind).map_err(|error| CliError::failed(format!("signals cannot be caught: {error}")))?,
+            );
         }
         let hangup = ReloadSignal::register()?;
         let front = Front::open(stream, say).await.map_err(exit)?;

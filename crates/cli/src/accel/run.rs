@@ -32,7 +32,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     }
     let hangup = ReloadSignal::register()?;
     let survey = list_interfaces().map_err(|error| exit(error.into()))?;
-    let roads = roads(&list_interfaces, &wanted).map_err(exit)?;
+    let roads = roads(&survey, &wanted).map_err(exit)?;
     for (helper, road) in config.helpers.iter_mut().zip(roads.iter().skip(1)) {
         helper.families = road.families;
     }

@@ -49,7 +49,9 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, CliError> {
     }
     let is_alone = args.secondary.is_empty();
     if let Some(lonely) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_helper()) {
-        return Err(CliError::usage(format!("--enable {lonely}: it needs a second link; name one with --secondary")));
+        return Err(CliError::usage(format!(
+            "--enable {lonely}: it needs a second link; name one with --secondary"
+        )));
     }
     let mut mechanisms = Mechanisms::default();
     for mechanism in Mechanism::ALL {

@@ -9,11 +9,11 @@
 //! 5. A LAN is served before anything else is changed: where it cannot be, the edge ends with a line.
 
 mod args;
-mod notices;
 mod fault;
-mod status;
-mod paths_thread;
+mod notices;
 mod options;
+mod paths_thread;
+mod status;
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -34,12 +34,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use self::args::{EdgeCommand, RunArgs};
-use self::status::{EdgeInfo, EdgeStatus};
+use self::options::{EdgeOptions, FleetOptions};
 use self::paths_thread::PathsThread;
-use self::options::{FleetOptions, EdgeOptions};
+use self::status::{EdgeInfo, EdgeStatus};
+use crate::output::say;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
-use crate::output::say;
 use crate::{CliError, paths};
 
 pub(crate) use args::{AFTER_HELP, EdgeArgs};
@@ -56,7 +56,16 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), CliError>
 fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     drop_privileges(Daemon::Edge);
     let descriptors = marline_net::rlimit::raise_nofile_limit();
-    let EdgeOptions { identity, credentials: own: credentials, member_cert: files, trust: trusted: trust, revocation_path: revoked, config: mut edge_config, fleet, state_file: state } = EdgeOptions::from_args(args)?;
+    let EdgeOptions {
+        identity,
+        credentials,
+        member_cert: files,
+        trust,
+        revocation_path: revoked,
+        config: mut edge_config,
+        fleet,
+        state_file: state,
+    } = EdgeOptions::from_args(args)?;
     let requested_flows = edge_config.admission.max_flows;
     edge_config.admission = edge_config.admission.fit_descriptors(descriptors);
     if edge_config.admission.max_flows < requested_flows {
@@ -74,7 +83,8 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     }
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
-    let front = runtime.block_on(ClientListener::open(&edge)).map_err(|error| CliError::failed(error.to_string()))?;
+    let front =
+        runtime.block_on(ClientListener::open(&edge)).map_err(|error| CliError::failed(error.to_string()))?;
     let listen_addrs: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
     let mut stop = runtime.block_on(async { TerminationSignals::new() })?;
     let (mut reload_signal, reloader) = (runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
@@ -95,7 +105,7 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
             args.lan.join(", ")
         ));
     }
-    let mut driver = fleet.map(|FleetOptions { client, selector_config: machine: selector_config, state_file: remembered }| {
+    let mut driver = fleet.map(|FleetOptions { client, selector_config, state_file: remembered }| {
         let revocation_source = (credentials.authority().clone(), revoked.as_path());
         let observed_client = client.with_tls(edge.client_config());
         SelectorDriver::new(&edge, observed_client, selector_config, remembered, revocation_source, named_relays)
@@ -110,7 +120,7 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
         steering: steering.state(),
         started_at: Instant::now(),
         edge_name: identity.to_string(),
-        listen_addrs: listens: listen_addrs,
+        listen_addrs,
     };
     let no_relay_policy = args.without_relay();
     let refusal_text = no_relay_policy.description(!args.lan.is_empty());

@@ -72,10 +72,13 @@ pub(super) async fn report_flow_paths(edge: &Edge, refusal: &str) -> Infallible 
             FlowPath::Relay(_) => Vec::new(),
             _ => edge.relays().iter().filter_map(relay_error).collect(),
         };
-        let error_text = if relay_errors.is_empty() { String::new() } else { format!(" ({})", relay_errors.join("; ")) };
+        let error_text =
+            if relay_errors.is_empty() { String::new() } else { format!(" ({})", relay_errors.join("; ")) };
         match new_path {
             FlowPath::Relay(relay) => say(&format!("new flows go through {relay}")),
-            FlowPath::Direct => say(&format!("new flows go directly, over one link: no relay can be had{error_text}")),
+            FlowPath::Direct => {
+                say(&format!("new flows go directly, over one link: no relay can be had{error_text}"))
+            }
             FlowPath::Refused => say(&format!("new flows {refusal}: no relay can be had{error_text}")),
         }
     }
@@ -98,7 +101,8 @@ impl ReportedPath {
         let has_changed = self.path.as_ref() != Some(&new_path);
         self.is_refusal_pending = false;
         if has_changed && new_path == FlowPath::Refused {
-            self.is_refusal_pending = self.refusal_reported_at.is_some_and(|reported_at| now < reported_at + MIN_NOTICE_INTERVAL);
+            self.is_refusal_pending =
+                self.refusal_reported_at.is_some_and(|reported_at| now < reported_at + MIN_NOTICE_INTERVAL);
             self.refusal_reported_at = if self.is_refusal_pending { self.refusal_reported_at } else { Some(now) };
         }
         if !has_changed || self.is_refusal_pending {
@@ -110,7 +114,9 @@ impl ReportedPath {
 
     /// When it is to be said that flows are refused, unless one goes another way before.
     fn refusal_due_at(&self) -> Option<Instant> {
-        self.refusal_reported_at.filter(|_| self.is_refusal_pending).map(|reported_at| reported_at + MIN_NOTICE_INTERVAL)
+        self.refusal_reported_at
+            .filter(|_| self.is_refusal_pending)
+            .map(|reported_at| reported_at + MIN_NOTICE_INTERVAL)
     }
 }
 
@@ -194,7 +200,9 @@ pub(super) async fn report_unused_links(mut links: watch::Receiver<Vec<UnusedLin
         for link in current.iter().filter(|link| !reported.contains(link)) {
             say(&format!("link {} is not used: {}", link.name, link.reason));
         }
-        for link in reported.iter().filter(|link| !current.iter().any(|current_link| current_link.name == link.name)) {
+        for link in
+            reported.iter().filter(|link| !current.iter().any(|current_link| current_link.name == link.name))
+        {
             say(&format!("link {}: the reason why it was not used has gone", link.name));
         }
         reported = current;
@@ -214,9 +222,12 @@ pub(super) async fn report_failing_links(edge: &Edge) -> Infallible {
         let current = links.borrow_and_update().clone();
         for link in &current {
             if !reported.iter().any(|previous| previous.name == link.name && previous.reason == link.reason) {
-                let alternative = link.alternative.as_ref().map_or_else(String::new, |other| format!("; {other} does"));
+                let alternative =
+                    link.alternative.as_ref().map_or_else(String::new, |other| format!("; {other} does"));
                 match link.reason {
-                    LinkFailure::MptcpStripped => say(&status::mptcp_stripped_text(&link.name, link.alternative.as_deref())),
+                    LinkFailure::MptcpStripped => {
+                        say(&status::mptcp_stripped_text(&link.name, link.alternative.as_deref()))
+                    }
                     failure => say(&format!(
                         "link {} {}: {}{alternative}; it is tried again",
                         link.name,
@@ -226,7 +237,9 @@ pub(super) async fn report_failing_links(edge: &Edge) -> Infallible {
                 }
             }
         }
-        for link in reported.iter().filter(|link| !current.iter().any(|current_link| current_link.name == link.name)) {
+        for link in
+            reported.iter().filter(|link| !current.iter().any(|current_link| current_link.name == link.name))
+        {
             match link.reason {
                 LinkFailure::MptcpStripped => say(&format!("MPTCP is no longer stripped over {}", link.name)),
                 _ => say(&format!("new connections begin over link {} again", link.name)),
@@ -283,7 +296,8 @@ pub(super) async fn report_fleet(
                 None => say("the fleet's service answers again"),
             }
         }
-        let reason = current.reason.filter(|reason| current.assignment.is_none() && *reason != NoRelayReason::Pending);
+        let reason =
+            current.reason.filter(|reason| current.assignment.is_none() && *reason != NoRelayReason::Pending);
         if let Some(reason) = reason.filter(|reason| refused_reason != Some(*reason)) {
             let consequence = match reason {
                 _ if current.waiting => {
@@ -363,7 +377,8 @@ pub(super) async fn report_name_queries(mut name_queries: watch::Receiver<Option
         }
         // A link that changes is followed by others within a moment.
         tokio::time::sleep(SETTLE_TIME).await;
-        let notices: Vec<String> = name_queries.borrow_and_update().iter().flat_map(status::name_query_lines).collect();
+        let notices: Vec<String> =
+            name_queries.borrow_and_update().iter().flat_map(status::name_query_lines).collect();
         notices.iter().filter(|line| !reported.contains(line)).for_each(|line| say(line));
         if notices.is_empty() && !reported.is_empty() {
             say("this host's name queries leave as its own routes have it again");
@@ -403,9 +418,15 @@ mod tests {
         assert_eq!(reported.on_flow(at(1), relay()), Some(relay()));
         // Of many flows, each is refused.
         for second in 2..10 {
-            assert_eq!((reported.on_flow(at(second), FlowPath::Refused), reported.refusal_due_at()), (None, Some(at(10))));
+            assert_eq!(
+                (reported.on_flow(at(second), FlowPath::Refused), reported.refusal_due_at()),
+                (None, Some(at(10)))
+            );
         }
-        assert_eq!((reported.on_flow(at(10), FlowPath::Refused), reported.refusal_due_at()), (Some(FlowPath::Refused), None));
+        assert_eq!(
+            (reported.on_flow(at(10), FlowPath::Refused), reported.refusal_due_at()),
+            (Some(FlowPath::Refused), None)
+        );
         assert_eq!((reported.on_flow(at(11), FlowPath::Refused), reported.refusal_due_at()), (None, None));
         // Some are carried: that is said once, and that others are refused once in ten seconds.
         assert_eq!(reported.on_flow(at(12), relay()), Some(relay()));

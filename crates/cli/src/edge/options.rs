@@ -94,11 +94,21 @@ impl EdgeOptions {
                 probe_bytes: args.fleet_requests.probe_bytes,
                 never_direct: !allows_direct,
             };
-            Ok::<_, CliError>(FleetOptions { client, selector_config: machine: selector_config, state_file: StateFile::new(&state_path) })
+            Ok::<_, CliError>(FleetOptions { client, selector_config, state_file: StateFile::new(&state_path) })
         });
         let fleet = fleet.transpose()?;
-        let state_file = args.fleet_requests.state_file.as_ref().filter(|_| fleet.is_none()).map(|state| StateFile::new(state));
-        Ok(Self { identity, credentials: member.credentials, member_cert: member.renewable, trust: trusted: trust, revocation_path: revoked, config, fleet, state_file: state: state_file })
+        let state_file =
+            args.fleet_requests.state_file.as_ref().filter(|_| fleet.is_none()).map(|state| StateFile::new(state));
+        Ok(Self {
+            identity,
+            credentials: member.credentials,
+            member_cert: member.renewable,
+            trust,
+            revocation_path: revoked,
+            config,
+            fleet,
+            state_file,
+        })
     }
 }
 
@@ -112,7 +122,8 @@ fn state_dir() -> Result<PathBuf, CliError> {
         return Ok("/var/lib/marline".into());
     }
     let user_dir = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
-    let user_dir = user_dir.ok_or_else(|| CliError::usage("there is no home directory to keep anything in: say --state FILE"))?;
+    let user_dir = user_dir
+        .ok_or_else(|| CliError::usage("there is no home directory to keep anything in: say --state FILE"))?;
     Ok(user_dir.join("marline"))
 }
 

@@ -60,7 +60,13 @@ impl PathsThread {
     /// No thread: `--no-paths`.
     pub(super) fn none() -> Self {
         let state = PathsThreadState { active: false, reason: Some("--no-paths".to_owned()) };
-        Self { thread: None, stop_tx: None, ended_rx: None, run_dir: PathBuf::new(), state: watch::Sender::new(state) }
+        Self {
+            thread: None,
+            stop_tx: None,
+            ended_rx: None,
+            run_dir: PathBuf::new(),
+            state: watch::Sender::new(state),
+        }
     }
 
     /// Starts the thread, and waits until the links are steered, or the first attempt has ended.
@@ -80,7 +86,7 @@ impl PathsThread {
         let (run_dir, start_time) = (run_dir(args), Instant::now());
         let mut state = PathsThreadState { active: true, reason: None };
         while start_time.elapsed() < STARTUP_TIMEOUT && !is_own_daemon(&run_dir) {
-            if let Ok(AttemptEnded { reason: why: reason, will_retry: again: will_retry }) = ended_rx.try_recv() {
+            if let Ok(AttemptEnded { reason, will_retry }) = ended_rx.try_recv() {
                 let retry_text = if will_retry { "; it is tried again" } else { "" };
                 say(&format!("the links are not steered from here: {reason}{retry_text}"));
                 state = PathsThreadState { active: false, reason: Some(reason) };
@@ -153,23 +159,29 @@ impl PathsThread {
 }
 
 /// Steers until the edge ends, and again after each failure that may pass.
-fn run_attempts(arguments: &[String], config: Option<&Path>, stop_rx: &Receiver<()>, ended_tx: &mpsc::UnboundedSender<AttemptEnded>) {
+fn run_attempts(
+    arguments: &[String],
+    config: Option<&Path>,
+    stop_rx: &Receiver<()>,
+    ended_tx: &mpsc::UnboundedSender<AttemptEnded>,
+) {
     let [shortest, longest] = RETRY_PAUSES;
     let mut pause = shortest;
     loop {
         let started_at = Instant::now();
         let mut max_pause = longest;
-        let (reason, will_retry) = match parse_arguments(arguments).and_then(|steering| paths::run(steering, config)) {
-            Ok(()) => ("steering was stopped".to_owned(), false),
-            Err(exit) => {
-                if exit.code == CliError::NETWORK {
-                    max_pause = MAX_PAUSE_WITHOUT_LINKS;
+        let (reason, will_retry) =
+            match parse_arguments(arguments).and_then(|steering| paths::run(steering, config)) {
+                Ok(()) => ("steering was stopped".to_owned(), false),
+                Err(exit) => {
+                    if exit.code == CliError::NETWORK {
+                        max_pause = MAX_PAUSE_WITHOUT_LINKS;
+                    }
+                    (exit.message.unwrap_or_default(), exit.code != CliError::PRIVILEGE)
                 }
-                (exit.message.unwrap_or_default(), exit.code != CliError::PRIVILEGE)
-            }
-        };
+            };
         // An edge that ends does not listen any more.
-        let _ = ended_tx.send(AttemptEnded { reason: why: reason, will_retry: again: will_retry });
+        let _ = ended_tx.send(AttemptEnded { reason, will_retry });
         if started_at.elapsed() > longest {
             pause = shortest;
         }
@@ -190,7 +202,7 @@ fn as_optional_link(link: &str) -> String {
 fn missing_link_notices(link_args: &[String]) -> Vec<String> {
     let Ok(survey) = list_interfaces() else { return Vec::new() };
     let names = link_args.iter().filter_map(|link| link.split(',').next());
-    let missing = names.filter(|name| list_interfaces.by_name(name).is_none());
+    let missing = names.filter(|name| survey.by_name(name).is_none());
     missing.map(|name| format!("link {name}: there is no such interface yet; it is used when it comes")).collect()
 }
 

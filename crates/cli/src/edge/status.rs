@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::args::NoRelayPolicy;
-use super::fault::{PeerKind, Fault, with_remedy};
+use super::fault::{Fault, PeerKind, with_remedy};
 use super::paths_thread::PathsThreadState;
 use crate::CliError;
-use crate::energy::{to_json, render_table};
+use crate::energy::{render_table, to_json};
 use crate::output::print_result;
-use crate::paths::{run_dirs, query_error};
+use crate::paths::{query_error, run_dirs};
 
 /// Where an edge is asked.
 pub(super) fn socket(run_dir: &Path) -> PathBuf {
@@ -119,7 +119,11 @@ pub(super) struct EdgeInfo {
 }
 
 impl EdgeStatus {
-    pub(super) fn snapshot(edge_info: &EdgeInfo, edge: &Edge, fleet: Option<&watch::Receiver<FleetStatus>>) -> Self {
+    pub(super) fn snapshot(
+        edge_info: &EdgeInfo,
+        edge: &Edge,
+        fleet: Option<&watch::Receiver<FleetStatus>>,
+    ) -> Self {
         let lan = edge_info.obstructions.as_ref().map(|found| {
             let Obstructions { stops, unchecked, closed, .. } = found.borrow().clone();
             LanState { interfaces: edge_info.lan.clone(), closed, obstructions: stops, unchecked }
@@ -166,9 +170,9 @@ pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), CliError>
 /// The first edge that answers; otherwise why the likeliest one does not.
 fn query_status(run_dir: Option<&Path>) -> Result<EdgeStatus, ControlError> {
     let mut run_dirs = run_dirs(run_dir).into_iter();
-    let ask = |dir: &Path| query_daemon("marline edge", &socket(dir), &ControlRequest::Status);
-    let first_reply = query_daemon(&run_dirs.next().unwrap_or_default());
-    first_reply.or_else(|first_error| run_dirs.find_map(|dir| query_daemon(&dir).ok()).ok_or(first_error))
+    let query = |dir: &Path| query_daemon("marline edge", &socket(dir), &ControlRequest::Status);
+    let first_reply = query(&run_dirs.next().unwrap_or_default());
+    first_reply.or_else(|first_error| run_dirs.find_map(|dir| query(&dir).ok()).ok_or(first_error))
 }
 
 fn render(status: &EdgeStatus) -> String {
@@ -223,8 +227,11 @@ fn render(status: &EdgeStatus) -> String {
         text += &format!("{}\n\n", relay_without_mptcp_text(&printable(&row.label)));
     }
     if let Some(no_relay_policy) = status.without_relay {
-        let prefix =
-            if are_failing.clone().all(|is_failing| is_failing) { "no relay can be had:" } else { "without a relay" };
+        let prefix = if are_failing.clone().all(|is_failing| is_failing) {
+            "no relay can be had:"
+        } else {
+            "without a relay"
+        };
         text += &format!("{prefix} new flows {}\n\n", no_relay_policy.description(status.lan.is_some()));
     }
     if status.links.is_empty() {
@@ -254,7 +261,8 @@ fn render(status: &EdgeStatus) -> String {
         .find(|link| link.up && !link.unresponsive && link.failure.is_none() && !link.mptcp_stripped);
     for link in &status.links {
         if let Some(failure) = &link.failure {
-            let alternative = working.map_or_else(String::new, |working_link| format!("; {} does", printable(&working_link.name)));
+            let alternative = working
+                .map_or_else(String::new, |working_link| format!("; {} does", printable(&working_link.name)));
             text += &format!(
                 "\nlink {} {}: {}{alternative}\n",
                 printable(&link.name),
@@ -264,7 +272,10 @@ fn render(status: &EdgeStatus) -> String {
         }
     }
     for link in status.links.iter().filter(|link| link.mptcp_stripped) {
-        text += &format!("\n{}\n", mptcp_stripped_text(&printable(&link.name), working.map(|working_link| working_link.name.as_str())));
+        text += &format!(
+            "\n{}\n",
+            mptcp_stripped_text(&printable(&link.name), working.map(|working_link| working_link.name.as_str()))
+        );
     }
     for unused in &status.unused_links {
         text += &format!("\nlink {} is not used: {}\n", printable(&unused.name), printable(&unused.reason));
@@ -294,7 +305,8 @@ fn render(status: &EdgeStatus) -> String {
 
 /// A link without MPTCP, in a line; `instead` is one with it.
 pub(super) fn mptcp_stripped_text(link: &str, alternative: Option<&str>) -> String {
-    let alternative = alternative.map_or_else(String::new, |alternative_link| format!("; flows begin over {}", printable(alternative_link)));
+    let alternative = alternative
+        .map_or_else(String::new, |alternative_link| format!("; flows begin over {}", printable(alternative_link)));
     format!(
         "MPTCP is stripped over {link}, by the provider or a firewall: this link does not add to the others{alternative}"
     )
@@ -342,8 +354,12 @@ pub(super) fn name_query_lines(name_queries: &NamesNow) -> Vec<String> {
             .error
             .as_ref()
             .map_or_else(String::new, |error| format!("; the kernel refuses: {}", printable(error)));
-        let (verb, refused) = if kernel_error.is_empty() { ("leave", kernel_error) } else { ("should leave", kernel_error) };
-        format!("this host's name queries{family_text} {verb} over {link} instead of {usual_link}: {}{refused}", why.words())
+        let (verb, refused) =
+            if kernel_error.is_empty() { ("leave", kernel_error) } else { ("should leave", kernel_error) };
+        format!(
+            "this host's name queries{family_text} {verb} over {link} instead of {usual_link}: {}{refused}",
+            why.words()
+        )
     };
     match (&name_queries.v4, &name_queries.v6) {
         (Some(v4), Some(v6)) if v4 == v6 => vec![line("", v4)],
@@ -373,7 +389,10 @@ fn fleet_text(fleet: &FleetStatus) -> String {
     };
     match &fleet.error {
         Some(error) => {
-            format!("the service does not answer ({}); it {assignment}\n", printable(&with_remedy(error, PeerKind::Service)))
+            format!(
+                "the service does not answer ({}); it {assignment}\n",
+                printable(&with_remedy(error, PeerKind::Service))
+            )
         }
         None => format!("the service {assignment}\n"),
     }
@@ -405,7 +424,8 @@ mod tests {
         let line = "this host's name queries leave over wlan0 instead of eth0: its name servers do not answer, and those of another \
                     link do";
         assert_eq!(name_query_lines(&both), [line]);
-        let each = NamesNow { v6: route("wwan0", NamesWhy::Down), error: Some("no such device".to_owned()), ..both };
+        let each =
+            NamesNow { v6: route("wwan0", NamesWhy::Down), error: Some("no such device".to_owned()), ..both };
         let lines = name_query_lines(&each);
         assert!(lines[0].starts_with("this host's name queries by IPv4 should leave over wlan0"), "{lines:?}");
         let line = "this host's name queries by IPv6 should leave over wwan0 instead of eth0: it is down; the kernel refuses: no such device";

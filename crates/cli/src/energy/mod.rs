@@ -17,7 +17,7 @@ use marline_download::Report;
 use marline_net::printable::printable;
 use serde::Serialize;
 
-use crate::{ConfigFile, CliError};
+use crate::{CliError, ConfigFile};
 
 /// `marline energy`.
 #[derive(Debug, Args)]
@@ -73,19 +73,20 @@ configuration file sets them. A model of your own is a TOML file: see docs/energ
 pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), CliError> {
     let output = match &args.command {
         EnergyCommand::Models { json } => models::render_list(*json)?,
-        EnergyCommand::Show { model, json } => models::render_model(&model_file::load(model).map_err(CliError::usage)?, *json)?,
+        EnergyCommand::Show { model, json } => {
+            models::render_model(&model_file::load(model).map_err(CliError::usage)?, *json)?
+        }
         EnergyCommand::WhatIf { log, models, json } => {
-            let models =
-                if models.is_empty() {
-                    let configured = ConfigFile::read(config)?.energy_model;
-                    let model = select_model(None, configured.as_deref())?;
-                    vec![model.ok_or_else(|| {
-                        CliError::usage("the configuration says no energy model: name one with --model")
-                    })?]
-                } else {
-                    let found = models.iter().map(|name| model_file::load(name).map(|file| file.model));
-                    found.collect::<Result<Vec<_>, _>>().map_err(CliError::usage)?
-                };
+            let models = if models.is_empty() {
+                let configured = ConfigFile::read(config)?.energy_model;
+                let model = select_model(None, configured.as_deref())?;
+                vec![model.ok_or_else(|| {
+                    CliError::usage("the configuration says no energy model: name one with --model")
+                })?]
+            } else {
+                let found = models.iter().map(|name| model_file::load(name).map(|file| file.model));
+                found.collect::<Result<Vec<_>, _>>().map_err(CliError::usage)?
+            };
             what_if::run(log, models, *json)?
         }
     };
@@ -159,11 +160,12 @@ mod tests {
 
     #[test]
     fn the_command_line_wins_over_the_configuration_and_that_over_the_default() {
-        let name = |option, configured| select_model(option, configured).unwrap().map(|model| model.name().to_owned());
+        let name =
+            |option, configured| select_model(option, configured).unwrap().map(|model| model.name().to_owned());
         assert_eq!(name(Some("greenbag"), Some("huang2012")).as_deref(), Some("greenbag"));
         assert_eq!(name(None, Some("huang2012")).as_deref(), Some("huang2012"));
         assert_eq!(name(None, None).as_deref(), Some(DEFAULT_MODEL));
-        assert_eq!(file::built_in_names().next(), Some(DEFAULT_MODEL));
+        assert_eq!(model_file::built_in_names().next(), Some(DEFAULT_MODEL));
         assert_eq!(name(Some("none"), Some("huang2012")), None);
         let line = select_model(None, Some("x")).unwrap_err().message.unwrap();
         assert!(line.starts_with("energy-model in the configuration file: `x` is no energy model"), "{line}");

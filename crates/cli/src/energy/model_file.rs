@@ -188,7 +188,10 @@ mod tests {
             (head.to_owned(), "m.toml: describes no radio"),
             (format!("device='d'\nconfidence='50%'\n{radio}"), "missing field `source`"),
             (format!("device='d'\nsource='s'\nconfidence='150%'\n{radio}"), "more than certain"),
-            (format!("{head}[together]\nshared='2W'\n{radio}"), "m.toml: lte: its base power of 1000.0mW is less"),
+            (
+                format!("{head}[concurrent]\nshared_base='2W'\n{radio}"),
+                "m.toml: lte: its base power of 1000.0mW is less",
+            ),
             (
                 format!("{head}{radio}tail=[{}]\n", "{power='1W',time='1s'},".repeat(5)),
                 "m.toml: [radio.lte]: a tail of more than 4 stages",

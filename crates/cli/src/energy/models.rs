@@ -6,12 +6,13 @@ use marline_core::energy::{ModelOrigin, PowerCurve, PowerStage, RadioModel};
 use serde::Serialize;
 
 use super::model_file::{self, LoadedModel};
-use super::{DEFAULT_MODEL, to_json, render_table};
+use super::{DEFAULT_MODEL, render_table, to_json};
 use crate::CliError;
 
 /// The list of models.
 pub(super) fn render_list(as_json: bool) -> Result<String, CliError> {
-    let models: Vec<LoadedModel> = file::built_in_names().map(file::load).collect::<Result<_, _>>().map_err(CliError::failed)?;
+    let models: Vec<LoadedModel> =
+        model_file::built_in_names().map(model_file::load).collect::<Result<_, _>>().map_err(CliError::failed)?;
     if as_json {
         return to_json(&models.iter().map(ModelJson::new).collect::<Vec<_>>());
     }
@@ -80,7 +81,9 @@ pub(super) fn render_model(file: &LoadedModel, as_json: bool) -> Result<String, 
 fn draw_text(draw: PowerCurve) -> String {
     let line = format!("{} + {}", draw.base, draw.per_bit);
     match draw.second_slope {
-        Some(second_slope) => format!("{line}, {} from {}", draw.per_bit + second_slope.extra_per_bit, second_slope.rate),
+        Some(second_slope) => {
+            format!("{line}, {} from {}", draw.per_bit + second_slope.extra_per_bit, second_slope.rate)
+        }
         None => line,
     }
 }
@@ -184,22 +187,22 @@ mod tests {
 
     #[test]
     fn a_model_is_shown_with_its_figures_and_what_is_sure_of_them() {
-        let text = render_model(&file::load("greenbag").unwrap(), false).unwrap();
+        let text = render_model(&model_file::load("greenbag").unwrap(), false).unwrap();
         for part in
             ["GreenBag, RTSS 2013, Table I", "100%", "2022.2mW + 16.720nJ/bit", "1350.0mW × 11.2000s", "15.120J"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = render_model(&file::load("emptcp-s3").unwrap(), false).unwrap();
+        let text = render_model(&model_file::load("emptcp-s3").unwrap(), false).unwrap();
         assert!(text.contains("298.4mW less for each further active radio"), "{text}");
-        let text = render_model(&file::load("thesis-s7").unwrap(), false).unwrap();
+        let text = render_model(&model_file::load("thesis-s7").unwrap(), false).unwrap();
         assert!(text.contains("700.0mW all the time") && text.contains("5.960nJ/bit more"), "{text}");
     }
 
     #[test]
     fn every_model_is_listed_with_its_source() {
         let text = render_list(false).unwrap();
-        for name in file::built_in_names() {
+        for name in model_file::built_in_names() {
             assert_eq!(text.lines().filter(|line| line.trim_start().starts_with(&format!("{name}:"))).count(), 1);
             assert!(text.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}");
         }

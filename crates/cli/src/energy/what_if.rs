@@ -18,13 +18,13 @@ use marline_core::units::DataSize;
 use marline_download::{DownloadEnergy, LinkEnergy};
 use serde::Serialize;
 
-use super::{to_json, render_table};
+use super::{render_table, to_json};
 use crate::CliError;
-use crate::decision_log::{self, MachineConfig, MachineInput, LogReader, MachineOutput};
+use crate::decision_log::{self, LogReader, MachineConfig, MachineInput, MachineOutput};
 
 /// Counts the log at `path` under every model.
 pub(super) fn run(path: &Path, models: Vec<Model>, as_json: bool) -> Result<String, CliError> {
-    let report = count_log(log::open(path)?, models)
+    let report = count_log(decision_log::open(path)?, models)
         .map_err(|(line, problem)| CliError::failed(format!("{}:{line}: {problem}", path.display())))?;
     if as_json { to_json(&report) } else { Ok(render(&report)) }
 }
@@ -73,12 +73,17 @@ fn count_log(log: impl BufRead, models: Vec<Model>) -> Result<WhatIfReport, (u64
                     let problem = "this is a log of `marline accel`, which knows nothing of joules";
                     return Err((log.line_number(), problem.to_owned()));
                 }
-                Record::Start { .. } | Record::In { input: MachineInput::Paths(_) | MachineInput::Accel(_), .. } => {}
-                Record::In { at, input: MachineInput::Stream(stream::Input::Fetch(input)) } => meter.on_input(*at, input),
+                Record::Start { .. }
+                | Record::In { input: MachineInput::Paths(_) | MachineInput::Accel(_), .. } => {}
+                Record::In { at, input: MachineInput::Stream(stream::Input::Fetch(input)) } => {
+                    meter.on_input(*at, input)
+                }
                 Record::In { at, input: MachineInput::Stream(stream::Input::Player(_)) } | Record::Tick { at } => {
                     meter.tick(*at);
                 }
-                Record::Out { output: MachineOutput::Stream(stream::Output::Fetch(output)) } => meter.on_output(output),
+                Record::Out { output: MachineOutput::Stream(stream::Output::Fetch(output)) } => {
+                    meter.on_output(output)
+                }
                 Record::Out { .. } => {}
             }
         }
@@ -158,7 +163,7 @@ mod tests {
         line(format!(r#"{{"log":"start","version":"0","config":{config}}}"#));
         for (link, name, kind) in [(0, "wwan0", "lte"), (1, "eth0", "ethernet")] {
             let profile =
-                format!(r#"{{"name":"{name}","kind":"{kind}","metered":false,"budget":null,"limit":null}}"#);
+                format!(r#"{{"name":"{name}","kind":"{kind}","metered":false,"budget":null,"rate_limit":null}}"#);
             line(format!(r#"{{"log":"in","at":0,"input":{{"in":"link_up","link":{link},"profile":{profile}}}}}"#));
         }
         line(r#"{"log":"out","output":{"out":"connect","conn":0,"link":0,"origin":0}}"#.into());
@@ -171,7 +176,7 @@ mod tests {
     }
 
     fn models(names: &[&str]) -> Vec<Model> {
-        names.iter().map(|name| file::load(name).unwrap().model).collect()
+        names.iter().map(|name| model_file::load(name).unwrap().model).collect()
     }
 
     #[test]

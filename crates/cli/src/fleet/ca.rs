@@ -16,7 +16,7 @@ use marline_fleet::identity::{Identity, Name, Role};
 use serde::Serialize;
 
 use crate::args::parse_positive_duration;
-use crate::energy::{to_json, render_table};
+use crate::energy::{render_table, to_json};
 use crate::output::{print_result, say};
 use crate::{CliError, config, credentials};
 
@@ -29,7 +29,7 @@ Examples:
   marline fleet ca issue operator ann --out ~/marline
       ann.pem, ann.key and ca.pem, for a person's machine.
   marline fleet ca revoke --role edge cam-7
-  marline fleet ca list --json | jq -r '.[] | select(.state == \"ok\") | .identity'
+  marline fleet ca list --json | jq -r '.[] | select(.state == \"valid\") | .identity'
 
 The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. ca.key in it is the fleet: keep a copy where nobody
 else gets it. docs/fleet.md tells about all files.
@@ -141,8 +141,9 @@ impl CaDirArgs {
 /// The directory that was named by `option`, or the usual one.
 pub(super) fn path(given: Option<PathBuf>, option: &str) -> Result<PathBuf, CliError> {
     let default = || default_authority_dir(rustix::process::geteuid().is_root(), config::config_dir());
-    let no_home =
-        || CliError::usage(format!("there is no home directory to look in: say where the authority is with {option}"));
+    let no_home = || {
+        CliError::usage(format!("there is no home directory to look in: say where the authority is with {option}"))
+    };
     given.or_else(default).ok_or_else(no_home)
 }
 
@@ -154,14 +155,14 @@ fn default_authority_dir(is_root: bool, config: Option<PathBuf>) -> Option<PathB
 pub(super) fn run(args: CaArgs) -> Result<(), CliError> {
     let now = UtcSeconds::now();
     match args.command {
-        CaCommand::Init { ca_dir_args: place: ca_dir_args, name } => init_authority(&ca_dir_args.authority_dir()?, &name, now),
-        CaCommand::Token { role, name, address, valid, certificate_valid, ca_dir_args: place: ca_dir_args } => {
+        CaCommand::Init { ca_dir_args, name } => init_authority(&ca_dir_args.authority_dir()?, &name, now),
+        CaCommand::Token { role, name, address, valid, certificate_valid, ca_dir_args } => {
             print_token(&ca_dir_args, &cert_template(role, name, address, certificate_valid)?, valid, now)
         }
-        CaCommand::Issue { role, name, address, valid, out, csr, ca_dir_args: place: ca_dir_args } => {
+        CaCommand::Issue { role, name, address, valid, out, csr, ca_dir_args } => {
             issue_certificate(&ca_dir_args, &cert_template(role, name, address, valid)?, &out, csr.as_deref(), now)
         }
-        CaCommand::Revoke { name, role, serial, ca_dir_args: place: ca_dir_args } => {
+        CaCommand::Revoke { name, role, serial, ca_dir_args } => {
             let revoked = match (name, role, serial) {
                 (_, _, Some(serial)) => ca_dir_args.open()?.revoke(serial, now).map(|one| vec![one]),
                 (Some(name), Some(role), None) => ca_dir_args.open()?.revoke_name(&Identity { role, name }, now),
@@ -174,7 +175,7 @@ pub(super) fn run(args: CaArgs) -> Result<(), CliError> {
             let line = |one: IssuedCert| format!("{} {}\n", one.serial, one.identity);
             print_result(&revoked.map_err(to_cli_error)?.into_iter().map(line).collect::<String>())
         }
-        CaCommand::List { json, ca_dir_args: place: ca_dir_args } => list_certificates(&ca_dir_args, json, now),
+        CaCommand::List { json, ca_dir_args } => list_certificates(&ca_dir_args, json, now),
     }
 }
 
@@ -190,24 +191,40 @@ fn init_authority(dir: &Path, name: &str, now: UtcSeconds) -> Result<(), CliErro
     Ok(())
 }
 
-fn print_token(ca_dir_args: &CaDirArgs, grant: &CertTemplate, lifetime: Duration, now: UtcSeconds) -> Result<(), CliError> {
+fn print_token(
+    ca_dir_args: &CaDirArgs,
+    grant: &CertTemplate,
+    lifetime: Duration,
+    now: UtcSeconds,
+) -> Result<(), CliError> {
     let token = ca_dir_args.open()?.create_token(grant, lifetime, now).map_err(to_cli_error)?;
     print_result(&format!("{}\n", token.reveal()))?;
-    say(&format!("good once, until {}: whoever has it first is {}", now.saturating_add(lifetime), grant.identity()));
+    say(&format!(
+        "good once, until {}: whoever has it first is {}",
+        now.saturating_add(lifetime),
+        grant.identity()
+    ));
     say(
         "next: marline fleet enrol --fleet https://HOST:4444, where it is to be used, with the token on standard input",
     );
     Ok(())
 }
 
-fn issue_certificate(ca_dir_args: &CaDirArgs, grant: &CertTemplate, out: &Path, csr: Option<&Path>, now: UtcSeconds) -> Result<(), CliError> {
+fn issue_certificate(
+    ca_dir_args: &CaDirArgs,
+    grant: &CertTemplate,
+    out: &Path,
+    csr: Option<&Path>,
+    now: UtcSeconds,
+) -> Result<(), CliError> {
     let files = MemberFiles::of(out, &grant.identity().name).map_err(|error| CliError::usage(error.to_string()))?;
     let request = csr.map(read_request).transpose()?;
     let authority = ca_dir_args.open()?;
     files.check(authority.certificate(), request.is_none()).map_err(to_cli_error)?;
     std::fs::create_dir_all(out).map_err(|error| CliError::failed(format!("{}: {error}", out.display())))?;
     // What is in the way is found before anything is issued.
-    let revoked = (grant.identity().role == Role::Relay).then(|| write_revocations(&authority, &files)).transpose()?;
+    let revoked =
+        (grant.identity().role == Role::Relay).then(|| write_revocations(&authority, &files)).transpose()?;
     let (chain, key) = match &request {
         Some(request) => (authority.issue(grant, request, now).map_err(to_cli_error)?, None),
         None => {
@@ -221,7 +238,10 @@ fn issue_certificate(ca_dir_args: &CaDirArgs, grant: &CertTemplate, out: &Path, 
     let lines: String = written.flatten().map(|path| format!("{}\n", path.display())).collect();
     print_result(&lines)?;
     say(&format!("{} until {}, serial {}", grant.identity(), chain.record.not_after, chain.record.serial));
-    say(&format!("next: {}", member::next_command(grant.identity().role, &files.certificate, "https://HOST:4444")));
+    say(&format!(
+        "next: {}",
+        credentials::next_command(grant.identity().role, &files.certificate, "https://HOST:4444")
+    ));
     Ok(())
 }
 
@@ -240,8 +260,14 @@ fn read_request(path: &Path) -> Result<CertRequest, CliError> {
     CertRequest::parse(&bytes).map_err(|error| usage_error(error.to_string()))
 }
 
-fn cert_template(role: Role, name: Name, addresses: Vec<Address>, lifetime: Duration) -> Result<CertTemplate, CliError> {
-    CertTemplate::new(Identity { role, name }, addresses, lifetime).map_err(|error| CliError::usage(error.to_string()))
+fn cert_template(
+    role: Role,
+    name: Name,
+    addresses: Vec<Address>,
+    lifetime: Duration,
+) -> Result<CertTemplate, CliError> {
+    CertTemplate::new(Identity { role, name }, addresses, lifetime)
+        .map_err(|error| CliError::usage(error.to_string()))
 }
 
 /// One certificate, for programs.
@@ -281,7 +307,10 @@ mod tests {
 
     #[test]
     fn the_authority_is_the_systems_for_root_and_else_the_users() {
-        assert_eq!(default_authority_dir(true, Some("/home/ann/.config/marline".into())), Some("/etc/marline/ca".into()));
+        assert_eq!(
+            default_authority_dir(true, Some("/home/ann/.config/marline".into())),
+            Some("/etc/marline/ca".into())
+        );
         let own = default_authority_dir(false, Some("/home/ann/.config/marline".into()));
         assert_eq!(own, Some("/home/ann/.config/marline/ca".into()));
         assert_eq!(default_authority_dir(false, None), None);

@@ -55,7 +55,10 @@ pub(super) fn run(args: &EnrollArgs) -> Result<(), CliError> {
     if let Err(error) = member.revocation_list {
         say(&format!("the list of revoked certificates was not fetched: {error}"));
     }
-    say(&format!("next: {}", member::next_command(member.identity.role, &member.files.certificate, &args.fleet)));
+    say(&format!(
+        "next: {}",
+        credentials::next_command(member.identity.role, &member.files.certificate, &args.fleet)
+    ));
     Ok(())
 }
 
@@ -63,7 +66,9 @@ pub(super) fn run(args: &EnrollArgs) -> Result<(), CliError> {
 fn check_output_dir(out: &Path) -> Result<(), CliError> {
     let created = std::fs::create_dir_all(out);
     let created = created.and_then(|()| Ok(rustix::fs::access(out, Access::WRITE_OK | Access::EXEC_OK)?));
-    created.map_err(|error| CliError::usage(format!("--out {}: {error}; the token is as good as before", out.display())))
+    created.map_err(|error| {
+        CliError::usage(format!("--out {}: {error}; the token is as good as before", out.display()))
+    })
 }
 
 fn read_token(args: &EnrollArgs) -> Result<String, CliError> {

@@ -3,12 +3,12 @@
 //! In: words. Out: what `marline-fleet` does with them. Results go to standard output, what is said about them to standard
 //! error; each list has a `--json` twin.
 
-mod operator;
 mod ca;
 mod enroll;
+mod log_format;
+mod operator;
 mod renew;
 mod run;
-mod log_format;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -97,8 +97,10 @@ pub(crate) fn run(args: FleetArgs) -> Result<(), CliError> {
         FleetCommand::Enroll(args) => enroll::run(&args),
         FleetCommand::Renew(args) => renew::run(&args),
         FleetCommand::Run(args) => run::run(args),
-        FleetCommand::Status { operator_args: service: operator_args, json } => operator::status(&operator_args, json),
-        FleetCommand::Watch { operator_args: service: operator_args } => operator::watch(&operator_args),
-        FleetCommand::Drain { relay, time, undo, operator_args: service: operator_args } => operator::drain(&operator_args, &relay, time, undo),
+        FleetCommand::Status { operator_args, json } => operator::status(&operator_args, json),
+        FleetCommand::Watch { operator_args } => operator::watch(&operator_args),
+        FleetCommand::Drain { relay, time, undo, operator_args } => {
+            operator::drain(&operator_args, &relay, time, undo)
+        }
     }
 }

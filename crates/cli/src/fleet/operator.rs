@@ -17,8 +17,8 @@ use marline_net::printable::printable;
 use serde::Serialize;
 
 use crate::CliError;
-use crate::energy::{to_json, render_table};
 use crate::credentials::MemberFileArgs;
+use crate::energy::{render_table, to_json};
 use crate::output::{print_result, say};
 use crate::paths::repeat;
 
@@ -51,7 +51,8 @@ struct FleetOverview {
 
 async fn fetch_overview(client: &mut Client) -> Result<FleetOverview, CliError> {
     let service = client.get("/v1/service").await.map_err(to_cli_error)?;
-    let fetch_members = async |client: &mut Client| Ok((client.get("/v1/relays").await?, client.get("/v1/edges").await?));
+    let fetch_members =
+        async |client: &mut Client| Ok((client.get("/v1/relays").await?, client.get("/v1/edges").await?));
     match fetch_members(client).await {
         Ok((relays, edges)) => Ok(FleetOverview { service, relays, edges, members_error: None }),
         // Rule 3.
@@ -66,7 +67,9 @@ pub(super) fn status(operator_args: &OperatorArgs, as_json: bool) -> Result<(), 
     let mut client = operator_args.client()?;
     let fleet = block_on(async { fetch_overview(&mut client).await })??;
     print_result(&if as_json { to_json(&fleet)? } else { render(&fleet) })?;
-    fleet.members_error.map_or(Ok(()), |reason| Err(CliError::failed(format!("relays and edges are not known: {reason}"))))
+    fleet
+        .members_error
+        .map_or(Ok(()), |reason| Err(CliError::failed(format!("relays and edges are not known: {reason}"))))
 }
 
 pub(super) fn watch(operator_args: &OperatorArgs) -> Result<(), CliError> {
@@ -75,7 +78,12 @@ pub(super) fn watch(operator_args: &OperatorArgs) -> Result<(), CliError> {
     repeat(|| runtime.block_on(fetch_overview(&mut client)).map(|fleet| render(&fleet)))
 }
 
-pub(super) fn drain(operator_args: &OperatorArgs, relay: &Name, time: Option<Duration>, undo: bool) -> Result<(), CliError> {
+pub(super) fn drain(
+    operator_args: &OperatorArgs,
+    relay: &Name,
+    time: Option<Duration>,
+    undo: bool,
+) -> Result<(), CliError> {
     let mut client = operator_args.client()?;
     let for_ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     let request = DrainRequest { draining: !undo, duration_ms: for_ms };

@@ -6,8 +6,8 @@ use clap::Args;
 use marline_fleet::renew::{RenewalError, renew};
 use marline_fleet::service::ClientError;
 
-use super::operator::new_runtime;
 use super::ca;
+use super::operator::new_runtime;
 use crate::CliError;
 use crate::credentials::MemberFileArgs;
 use crate::output::{print_result, say};

@@ -30,13 +30,13 @@ use marline_fleet::tls::{ClientAuth, Credentials};
 use marline_net::private_file::read_secret;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::operator::new_runtime;
 use super::ca;
+use super::operator::new_runtime;
 use crate::args::parse_positive_duration;
+use crate::credentials::{CertificateArgs, Member};
+use crate::output::say;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
-use crate::credentials::{Member, CertificateArgs};
-use crate::output::say;
 use crate::{CliError, Secret};
 
 pub(super) const AFTER_HELP: &str = "\
@@ -142,8 +142,8 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     // Last of all: each one is a line that stays, and who is started again and again must not fill the list with them.
     let (credentials, member_cert) = identity_source.credentials(&authority)?;
     let peer = credentials.peer().map_err(|error| cli_error(&error))?;
-    let trust =
-        TrustStore::with_clients(credentials.clone(), &authority.crl_path(), clients).map_err(|error| cli_error(&error))?;
+    let trust = TrustStore::with_clients(credentials.clone(), &authority.crl_path(), clients)
+        .map_err(|error| cli_error(&error))?;
     let coordinator = Coordinator::open(config, &peer.identity.name, store, authority, trust.subscribe());
     let coordinator = coordinator.map_err(|error| cli_error(&error))?;
     new_runtime()?.block_on(async {
@@ -215,12 +215,16 @@ fn store_secrets(args: &RunArgs, nodes: &RedisNodes) -> Result<RedisSecrets, Cli
         |path: &Path| std::fs::read(path).map_err(|error| CliError::usage(format!("{}: {error}", path.display())));
     let password = match &args.store_password_file {
         Some(path) => {
-            let bytes = read_secret(path).map_err(|error| CliError::usage(format!("--store-password-file {error}")))?;
+            let bytes =
+                read_secret(path).map_err(|error| CliError::usage(format!("--store-password-file {error}")))?;
             let text = String::from_utf8(bytes)
                 .map_err(|_| CliError::usage(format!("{}: no text, and so no password", path.display())))?;
             let line = text.lines().next().unwrap_or_default().to_owned();
             if line.is_empty() {
-                return Err(CliError::usage(format!("{}: its first line is empty, and no password", path.display())));
+                return Err(CliError::usage(format!(
+                    "{}: its first line is empty, and no password",
+                    path.display()
+                )));
             }
             Some(line)
         }
@@ -354,7 +358,8 @@ async fn renew_own_certificate(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Pa
         let (args, dir) = (Arc::clone(args), dir.to_owned());
         // Who holds the directory's lock, or its disk, holds up this thread and not the service.
         let task = tokio::task::spawn_blocking(move || {
-            let renewed = own_template(&args).and_then(|grant| issue_credentials(&grant, &Authority::open(&dir).map_err(ca::to_cli_error)?));
+            let renewed = own_template(&args)
+                .and_then(|grant| issue_credentials(&grant, &Authority::open(&dir).map_err(ca::to_cli_error)?));
             renewed.map_err(|exit| exit.message.unwrap_or_default())
         });
         let renewed = task.await.unwrap_or_else(|error| Err(error.to_string()));

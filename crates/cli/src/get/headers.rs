@@ -42,7 +42,8 @@ pub(super) fn parse_user(text: &str, source: &str) -> Result<(String, String), C
 
 /// `--user-file`.
 pub(super) fn read_user(path: &Path) -> Result<(String, String), CliError> {
-    let bytes = read_secret(path).map_err(|error| CliError::usage(format!("{error}: --user-file cannot be used")))?;
+    let bytes =
+        read_secret(path).map_err(|error| CliError::usage(format!("{error}: --user-file cannot be used")))?;
     let text = String::from_utf8(bytes)
         .map_err(|_| CliError::usage(format!("{}: no text: --user-file cannot be used", path.display())))?;
     parse_user(text.lines().next().unwrap_or_default(), &format!("--user-file {}", path.display()))

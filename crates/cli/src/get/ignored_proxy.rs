@@ -8,7 +8,8 @@ use marline_download::DownloadErrorKind;
 
 /// What to put behind the message of a failed download; nothing if no proxy is meant, or the network was not to blame.
 pub(super) fn hint(kind: DownloadErrorKind, url: &str, variable: impl Fn(&str) -> Option<String>) -> &'static str {
-    let is_of_network = matches!(kind, DownloadErrorKind::Network | DownloadErrorKind::NoLink | DownloadErrorKind::TimeLimit);
+    let is_of_network =
+        matches!(kind, DownloadErrorKind::Network | DownloadErrorKind::NoLink | DownloadErrorKind::TimeLimit);
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.trim().is_empty());
     let has_other = ["http_proxy", "all_proxy", "ALL_PROXY"].into_iter().any(is_set);
     if is_of_network && url.starts_with("http://") && is_set("HTTP_PROXY") && !has_other {

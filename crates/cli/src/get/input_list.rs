@@ -104,7 +104,8 @@ fn parse(name: &str, text: &str) -> Result<Vec<ListEntry>, CliError> {
             continue;
         }
         if line.starts_with([' ', '\t']) {
-            let entry = entries.last_mut().ok_or_else(|| usage_error("an option without a URL before it".into()))?;
+            let entry =
+                entries.last_mut().ok_or_else(|| usage_error("an option without a URL before it".into()))?;
             parse_option(entry, content).map_err(usage_error)?;
             continue;
         }
@@ -128,7 +129,9 @@ fn parse_option(entry: &mut ListEntry, text: &str) -> Result<(), String> {
         "dir" if value.trim().is_empty() => return Err("dir= names no directory".into()),
         "dir" => entry.dir = Some(value.trim().into()),
         "checksum" => entry.digests.full_file = Some(parse_checksum(value)?),
-        option_name => return Err(format!("the option `{option_name}` is not known; those that are: out, dir, checksum")),
+        option_name => {
+            return Err(format!("the option `{option_name}` is not known; those that are: out, dir, checksum"));
+        }
     }
     Ok(())
 }
@@ -216,7 +219,10 @@ mod tests {
             assert!(parse_error(&format!("http://a/1\n out={out}\n")).contains("no file below"), "{out}");
         }
         for out in [".bashrc", "-rf", "sub/.x", "a.part.journal", "~", "a.PART/b"] {
-            assert!(parse_error(&format!("http://a/1\n out={out}\n")).contains("does not name hidden files"), "{out}");
+            assert!(
+                parse_error(&format!("http://a/1\n out={out}\n")).contains("does not name hidden files"),
+                "{out}"
+            );
         }
         let entries = parse("l", "http://a/1\n  # a comment\n out = a b.bin\n").unwrap();
         assert_eq!(entries[0].out, Some("a b.bin".into()));

@@ -5,10 +5,10 @@
 //! 3. Reports go to standard output, unless the file itself goes there; then to standard error.
 
 mod args;
-mod reporter;
 mod headers;
 mod ignored_proxy;
 mod input_list;
+mod reporter;
 mod request;
 mod url;
 
@@ -16,9 +16,11 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::Config;
-use marline_download::{EnergyOptions, Batch, Credentials, FileRequest, DownloadError, DownloadErrorKind, Settings, Target};
-use marline_net::links::{LinkSelection, LinkArg};
+use marline_download::{
+    Batch, Credentials, DownloadError, DownloadErrorKind, EnergyOptions, FileRequest, Settings, Target,
+};
 use marline_net::battery::POWER_SUPPLIES;
+use marline_net::links::{LinkArg, LinkSelection};
 use marline_net::printable::mask_secrets;
 
 pub(crate) use args::{AFTER_HELP, GetArgs};
@@ -26,12 +28,12 @@ pub(crate) use args::{AFTER_HELP, GetArgs};
 use self::url::parse_url;
 pub(crate) use self::url::playable_url;
 use crate::progress::Viewer;
-use crate::{ConfigFile, CliError, Secret, energy, output};
+use crate::{CliError, ConfigFile, Secret, energy, output};
 use args::RateLimit;
-use reporter::DownloadReporter;
 pub(crate) use headers::parse_header;
 use headers::{parse_user, read_user};
-use input_list::{ListEntry, InputNotices};
+use input_list::{InputNotices, ListEntry};
+use reporter::DownloadReporter;
 use request::default_login;
 
 /// Downloads, shows it, and reports.
@@ -44,7 +46,12 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     if let (true, Err(exit)) = (json && !to_stdout, &batch)
         && exit.code == CliError::STORAGE
     {
-        reporter::print_failed(&first_url, exit.message.as_deref().unwrap_or_default(), DownloadErrorKind::Disk, exit.code)?;
+        reporter::print_failed(
+            &first_url,
+            exit.message.as_deref().unwrap_or_default(),
+            DownloadErrorKind::Disk,
+            exit.code,
+        )?;
     }
     let batch = batch?;
     if !quiet {
@@ -64,7 +71,8 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     }
     let urls: Vec<String> =
         batch.files.iter().filter_map(|file| Some(file.mirrors.first()?.url.to_string())).collect();
-    let mut reporter = DownloadReporter::new(Viewer::new(quiet), batch.files.len(), json, to_stdout, reports_energy);
+    let mut reporter =
+        DownloadReporter::new(Viewer::new(quiet), batch.files.len(), json, to_stdout, reports_energy);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -81,14 +89,17 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     reporter.finish()?;
     match remarks.skipped.len() {
         0 => Ok(()),
-        skipped => Err(CliError::usage(format!("{skipped} files of Metalink files were not downloaded, as said above"))),
+        skipped => {
+            Err(CliError::usage(format!("{skipped} files of Metalink files were not downloaded, as said above")))
+        }
     }
 }
 
 /// Makes the description of the downloads, and the directories that they go to.
 fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices) -> Result<Batch, CliError> {
     let mut entries = Vec::new();
-    let (metalink_paths, urls): (Vec<&Secret>, Vec<_>) = args.urls.iter().partition(|text| is_metalink(text.expose()));
+    let (metalink_paths, urls): (Vec<&Secret>, Vec<_>) =
+        args.urls.iter().partition(|text| is_metalink(text.expose()));
     let metalinks: Vec<PathBuf> =
         args.metalink.iter().cloned().chain(metalink_paths.iter().map(|text| text.expose().into())).collect();
     for text in urls {
@@ -105,7 +116,9 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
     let route = args.request.proxy_route()?;
     let mut user = args.user.as_ref().map(|text| parse_user(text.expose(), "--user")).transpose()?;
     if args.trace.as_deref() == Some(Path::new("-")) {
-        return Err(CliError::usage("--trace -: the log needs a file, for standard output is for results; name one"));
+        return Err(CliError::usage(
+            "--trace -: the log needs a file, for standard output is for results; name one",
+        ));
     }
     let limit = args.rate_limits.iter().rev().find(|limit| limit.link.is_none()).map(|limit| limit.rate);
     for (index, link) in args.link.iter().enumerate() {
@@ -158,10 +171,13 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
     let power_supplies = args.json.then(|| POWER_SUPPLIES.into());
     let first_url = entries.first().and_then(|entry| entry.sources.first()).map(|source| source.url.clone());
     let is_from_list = !args.input_file.is_empty() || !metalinks.is_empty();
-    let targets = OutputTargets { output: args.output, dir: args.dir, trace: args.trace, has_several: several: has_several };
+    let targets = OutputTargets { output: args.output, dir: args.dir, trace: args.trace, has_several };
     let count = entries.len();
-    let files =
-        entries.into_iter().enumerate().map(|(index, entry)| targets.file_for(index, entry)).collect::<Result<_, _>>()?;
+    let files = entries
+        .into_iter()
+        .enumerate()
+        .map(|(index, entry)| targets.file_for(index, entry))
+        .collect::<Result<_, _>>()?;
     Ok(Batch {
         settings: Settings {
             links,
@@ -172,13 +188,23 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
                 max_redirects: args.request.max_redirs,
                 open_ended_first: true,
                 // Many files at a time stay as polite as one.
-                max_connections: if has_several { MAX_CONNECTIONS_PER_LINK } else { Config::default().max_connections },
+                max_connections: if has_several {
+                    MAX_CONNECTIONS_PER_LINK
+                } else {
+                    Config::default().max_connections
+                },
                 ..Config::default()
             },
-            credentials: Credentials { headers, user, credential_origin: first_url, host_logins: logins, send_to_all_hosts: args.location_trusted },
+            credentials: Credentials {
+                headers,
+                user,
+                credential_origin: first_url,
+                host_logins: logins,
+                send_to_all_hosts: args.location_trusted,
+            },
             ca_file: args.ca_file,
             rate_limit: limit,
-            energy: EnergyOptions { model, power_supply_dir: supplies: power_supplies },
+            energy: EnergyOptions { model, power_supply_dir: power_supplies },
             mptcp: args.mptcp,
             connect_options: route,
             cookie_files: args.request.cookie_files(),
@@ -271,29 +297,44 @@ fn is_directory(path: &Path) -> bool {
 
 /// Makes a directory, and those above it.
 fn create_dir(dir: &Path) -> Result<(), CliError> {
-    std::fs::create_dir_all(dir)
-        .map_err(|error| CliError::new(CliError::STORAGE, format!("{}: the directory cannot be made: {error}", dir.display())))
+    std::fs::create_dir_all(dir).map_err(|error| {
+        CliError::new(CliError::STORAGE, format!("{}: the directory cannot be made: {error}", dir.display()))
+    })
 }
 
 /// Connections over each link that one of several files may have, where losses make that worth while.
 const MAX_CONNECTIONS_PER_LINK: u32 = 4;
 
 /// Which links may be used, with the limits of `--limit-rate IFACE=RATE` put in their places.
-fn link_choice(link_options: Vec<LinkArg>, bypass_vpn: bool, limits: &[RateLimit], file: &ConfigFile) -> Result<LinkSelection, CliError> {
+fn link_choice(
+    link_options: Vec<LinkArg>,
+    bypass_vpn: bool,
+    limits: &[RateLimit],
+    file: &ConfigFile,
+) -> Result<LinkSelection, CliError> {
     let is_automatic = link_options.is_empty();
-    let mut links: Vec<LinkArg> =
-        if is_automatic { file.described_links() } else { link_options.into_iter().map(|link| file.with_config(link)).collect() };
+    let mut links: Vec<LinkArg> = if is_automatic {
+        file.described_links()
+    } else {
+        link_options.into_iter().map(|link| file.with_config(link)).collect()
+    };
     for RateLimit { link, rate } in limits {
         let Some(name) = link else { continue };
         match links.iter_mut().find(|link| link.name == *name) {
             Some(link) => (link.rate_limit, link.is_explicit) = (Some(*rate), true),
-            None if is_automatic => links.push(LinkArg { rate_limit: Some(*rate), is_explicit: true, ..LinkArg::new(name) }),
+            None if is_automatic => {
+                links.push(LinkArg { rate_limit: Some(*rate), is_explicit: true, ..LinkArg::new(name) })
+            }
             None => {
                 return Err(CliError::usage(format!("--limit-rate {name}={rate}: {name} is none of the --link")));
             }
         }
     }
-    Ok(if is_automatic { LinkSelection::Auto { bypass_vpn, configured: links } } else { LinkSelection::Named(links) })
+    Ok(if is_automatic {
+        LinkSelection::Auto { bypass_vpn, configured: links }
+    } else {
+        LinkSelection::Named(links)
+    })
 }
 
 #[cfg(test)]
@@ -329,13 +370,15 @@ mod tests {
         assert_eq!(target_of(Some("f.iso".into()), None, false, listed()).unwrap(), Target::File("f.iso".into()));
         assert_eq!(target_of(Some(at("new/")), None, true, listed()).unwrap(), Target::ListedFile(at("new/s/f")));
         assert!(
-            line(target_of(Some("f.iso".into()), None, true, listed())).contains("several files do not go into one")
+            line(target_of(Some("f.iso".into()), None, true, listed()))
+                .contains("several files do not go into one")
         );
         let out = ListEntry { out: Some("s/f".into()), dir: Some(at("x")), ..plain() };
         assert_eq!(target_of(None, Some(at("d")), true, out).unwrap(), Target::ListedFile(at("x/s/f")));
         for output in ["-", "f.iso"] {
             assert!(
-                line(target_of(Some(output.into()), None, true, plain())).contains("several files do not go into one")
+                line(target_of(Some(output.into()), None, true, plain()))
+                    .contains("several files do not go into one")
             );
         }
     }
@@ -344,7 +387,10 @@ mod tests {
     fn a_limit_goes_to_its_link() {
         let file = ConfigFile::default();
         let limits: Vec<RateLimit> = vec!["w=5Mbit/s".parse().unwrap(), "9Mbit/s".parse().unwrap()];
-        let Ok(LinkSelection::Auto { configured: known, .. }) = link_choice(Vec::new(), false, &limits, &file) else { panic!() };
+        let Ok(LinkSelection::Auto { configured: known, .. }) = link_choice(Vec::new(), false, &limits, &file)
+        else {
+            panic!()
+        };
         assert_eq!((known.len(), known[0].rate_limit.is_some()), (1, true));
         let named = || vec!["w".parse::<LinkArg>().unwrap()];
         let Ok(LinkSelection::Named(named_links)) = link_choice(named(), false, &limits, &file) else { panic!() };

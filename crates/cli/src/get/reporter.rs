@@ -1,6 +1,9 @@
 //! What a person and a program see of the downloads: progress and lines, an object for each file, the exit code at the end.
 
-use marline_download::{BatchObserver, FileResult, FailureReport, DownloadError, DownloadErrorKind, BatchProgress, Report, SCHEMA, DownloadObserver as _};
+use marline_download::{
+    BatchObserver, BatchProgress, DownloadError, DownloadErrorKind, DownloadObserver as _, FailureReport,
+    FileResult, Report, SCHEMA,
+};
 use marline_net::printable::mask_secrets;
 use serde::Serialize;
 
@@ -28,7 +31,17 @@ pub(super) struct DownloadReporter {
 
 impl DownloadReporter {
     pub(super) fn new(viewer: Viewer, files: usize, json: bool, to_stdout: bool, shows_energy: bool) -> Self {
-        Self { viewer, json, to_stdout, shows_energy: joules: shows_energy, files, completed: 0, worst: None, message: None, output_error: None }
+        Self {
+            viewer,
+            json,
+            to_stdout,
+            shows_energy,
+            files,
+            completed: 0,
+            worst: None,
+            message: None,
+            output_error: None,
+        }
     }
 
     pub(super) fn clear(&mut self) {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use marline_download::{CookieFiles, IpVersion, Logins, ConnectOptions, netrc};
+use marline_download::{ConnectOptions, CookieFiles, IpVersion, Logins, netrc};
 use marline_net::http::{ProxyRules, ProxySettings};
 use url::Url;
 

@@ -28,7 +28,9 @@ pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), C
     if !after_scheme.starts_with("//") || after_scheme[2..].starts_with(['/', '\\']) {
         // A login would not stand where `mask` looks for it.
         let masked_text = if text.contains('@') { "MASKED" } else { &masked };
-        return Err(CliError::usage(format!("{masked_text}: no URL: there must be a host behind http:// or https://")));
+        return Err(CliError::usage(format!(
+            "{masked_text}: no URL: there must be a host behind http:// or https://"
+        )));
     }
     let login = (!url.username().is_empty() || url.password().is_some())
         .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));

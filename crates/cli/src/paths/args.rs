@@ -196,7 +196,8 @@ impl FromStr for LinkOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) = text.split(',').partition(|part| *part == "later");
+        let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
+            text.split(',').partition(|part| *part == "later");
         let link = link_parts.join(",").parse().map_err(|error| match error {
             // A download's links have a limit, and cannot be waited for.
             ParseLinkArgError::UnknownKey(part) => {
@@ -231,7 +232,8 @@ fn parse_kinds(text: &str) -> Result<(LinkKind, LinkKind), String> {
     let Some((first, second)) = text.split_once(',') else {
         return Err("name two kinds of links, such as wifi,lte".to_owned());
     };
-    let parse_kind = |kind_name: &str| kind_name.parse().map_err(|error: marline_core::link::UnknownLinkKind| error.to_string());
+    let parse_kind =
+        |kind_name: &str| kind_name.parse().map_err(|error: marline_core::link::UnknownLinkKind| error.to_string());
     Ok((parse_kind(first)?, parse_kind(second)?))
 }
 
@@ -250,7 +252,8 @@ mod tests {
 
     #[test]
     fn a_link_may_be_waited_for() {
-        let parse_link = |text: &str| text.parse::<LinkOption>().map(|wanted| (wanted.link.name, wanted.is_optional));
+        let parse_link =
+            |text: &str| text.parse::<LinkOption>().map(|wanted| (wanted.link.name, wanted.is_optional));
         assert_eq!(parse_link("usb0"), Ok(("usb0".into(), false)));
         assert_eq!(parse_link("usb0,later"), Ok(("usb0".into(), true)));
         let link: LinkOption = "usb0,later,kind=lte,budget=2GB".parse().unwrap();

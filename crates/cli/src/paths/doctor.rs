@@ -7,8 +7,8 @@ use marline_net::printable::printable;
 use marline_paths::doctor::{self, Report, State, Wish};
 
 use super::args::LinkOption;
-use super::{to_json, print_result, say};
-use crate::{ConfigFile, CliError, energy};
+use super::{print_result, say, to_json};
+use crate::{CliError, ConfigFile, energy};
 
 /// Examines this machine for a run with this configuration; what a run would refuse of it is refused here, too.
 pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), CliError> {

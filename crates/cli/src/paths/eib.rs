@@ -7,12 +7,12 @@ use marline_core::link::LinkKind;
 use marline_core::units::Bitrate;
 use serde::Serialize;
 
-use super::{to_json, print_result};
-use crate::{ConfigFile, CliError, energy};
+use super::{print_result, to_json};
+use crate::{CliError, ConfigFile, energy};
 
 /// One line. Serialises to one element of `rows` of `--json`.
 #[derive(Serialize)]
-struct EibRow {
+struct JsonRow {
     second_mbps: f64,
     second_below_mbps: f64,
     first_above_mbps: Option<f64>,
@@ -36,7 +36,7 @@ pub(super) fn run(
             model.name()
         )));
     };
-    let rows: Vec<EibRow> = base.rows(&rates()).iter().map(row_json).collect();
+    let rows: Vec<JsonRow> = base.rows(&rates()).iter().map(row_json).collect();
     if json {
         let value = serde_json::json!({ "model": model.name(), "first": first, "second": second, "rows": rows });
         return print_result(&to_json(&value)?);
@@ -50,8 +50,8 @@ fn rates() -> Vec<Bitrate> {
     kbps.map(|kbps: u64| Bitrate::from_bits_per_sec(kbps * 1000)).into()
 }
 
-fn row_json(row: &EibRow) -> EibRow {
-    EibRow {
+fn row_json(row: &EibRow) -> JsonRow {
+    JsonRow {
         second_mbps: row.second.as_mbps_f64(),
         second_below_mbps: row.second_below.as_mbps_f64(),
         first_above_mbps: row.first_above.map(Bitrate::as_mbps_f64),
@@ -59,7 +59,7 @@ fn row_json(row: &EibRow) -> EibRow {
     }
 }
 
-fn table(model: &str, first: LinkKind, second: LinkKind, eib_rows: &[EibRow]) -> String {
+fn table(model: &str, first: LinkKind, second: LinkKind, eib_rows: &[JsonRow]) -> String {
     let mut rows = vec![
         [
             format!("{second}, Mbit/s"),
@@ -74,10 +74,17 @@ fn table(model: &str, first: LinkKind, second: LinkKind, eib_rows: &[EibRow]) ->
         let first_above = line.first_above_mbps.map_or_else(|| "never".to_owned(), three_decimals);
         let both = match line.first_above_mbps {
             _ if !line.both => "nowhere".to_owned(),
-            Some(first_alone) => format!("{} to {}", three_decimals(line.second_below_mbps), three_decimals(first_alone)),
+            Some(first_alone) => {
+                format!("{} to {}", three_decimals(line.second_below_mbps), three_decimals(first_alone))
+            }
             None => format!("from {}", three_decimals(line.second_below_mbps)),
         };
-        rows.push(vec![format!("{:.1}", line.second_mbps), three_decimals(line.second_below_mbps), both, first_above]);
+        rows.push(vec![
+            format!("{:.1}", line.second_mbps),
+            three_decimals(line.second_below_mbps),
+            both,
+            first_above,
+        ]);
     }
     format!(
         "{model}: what costs the fewest joules a byte, by the rate of the {first} link in Mbit/s\n\n{}",
@@ -91,7 +98,8 @@ mod tests {
 
     #[test]
     fn a_line_says_where_both_are_best() {
-        let line = |both, above| EibRow { second_mbps: 1.0, second_below_mbps: 0.234, first_above_mbps: above, both };
+        let line =
+            |both, above| JsonRow { second_mbps: 1.0, second_below_mbps: 0.234, first_above_mbps: above, both };
         let text = table("m", LinkKind::Wifi, LinkKind::Lte, &[line(true, Some(0.502)), line(false, None)]);
         let lines: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(

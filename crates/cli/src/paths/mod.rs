@@ -7,8 +7,8 @@
 mod args;
 mod doctor;
 mod eib;
-mod run;
 mod render;
+mod run;
 
 use std::path::{Path, PathBuf};
 
@@ -17,44 +17,53 @@ use marline_paths::PathsError;
 use marline_paths::control::{self, Answer, ControlError, Question};
 use marline_paths::ground::{self, RUN_DIR};
 
-use self::args::{RunDirArgs, PathsCommand};
+use self::args::{PathsCommand, RunDirArgs};
 use crate::output::{print_result, say};
-use crate::{ConfigFile, CliError};
+use crate::{CliError, ConfigFile};
 
 pub(crate) use self::args::{AFTER_HELP, AFTER_RESTORE, PathsArgs, RestoreArgs};
-pub(crate) use self::run::PathsConfig;
 #[cfg(feature = "fleet")]
 pub(crate) use self::render::repeat;
+pub(crate) use self::run::PathsConfig;
 
 /// Does what was asked for.
 pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError> {
     match args.command {
         None => run::run(args.run, config),
         Some(PathsCommand::Run(run)) => run::run(*run, config),
-        Some(PathsCommand::Status { run_dir_args: daemon: run_dir_args, json, at_most }) => {
+        Some(PathsCommand::Status { run_dir_args, json, at_most }) => {
             let reply = query(&DaemonLocation::from_args(&run_dir_args, config)?, &Question::Status { at_most })?;
             let Answer::Status(status) = reply else { return Err(unexpected_reply()) };
-            print_result(&if json { to_json(&status)? } else { render::render_status(&status, at_most.unwrap_or(render::DEFAULT_MAX_CONNECTIONS)) })
-        }
-        Some(PathsCommand::Watch { run_dir_args: daemon: run_dir_args }) => {
-            let (location, mut has_answered) = (DaemonLocation::from_args(&run_dir_args, config)?, false);
-            render::watch(|| match query_daemon(&location, &Question::Status { at_most: Some(render::DEFAULT_MAX_CONNECTIONS) }) {
-                Ok(Answer::Status(status)) => {
-                    has_answered = true;
-                    Ok(status)
-                }
-                Ok(_) => Err(unexpected_reply()),
-                // There was one a second ago.
-                Err(ControlError::NotRunning { .. }) if has_answered => Err(query_error(&ControlError::Ended(control::WHO))),
-                Err(error) => Err(query_error(&error)),
+            print_result(&if json {
+                to_json(&status)?
+            } else {
+                render::render_status(&status, at_most.unwrap_or(render::DEFAULT_MAX_CONNECTIONS))
             })
         }
-        Some(PathsCommand::Explain { token, run_dir_args: daemon: run_dir_args, json }) => {
+        Some(PathsCommand::Watch { run_dir_args }) => {
+            let (location, mut has_answered) = (DaemonLocation::from_args(&run_dir_args, config)?, false);
+            render::watch(|| {
+                match query_daemon(&location, &Question::Status { at_most: Some(render::DEFAULT_MAX_CONNECTIONS) })
+                {
+                    Ok(Answer::Status(status)) => {
+                        has_answered = true;
+                        Ok(status)
+                    }
+                    Ok(_) => Err(unexpected_reply()),
+                    // There was one a second ago.
+                    Err(ControlError::NotRunning { .. }) if has_answered => {
+                        Err(query_error(&ControlError::Ended(control::WHO)))
+                    }
+                    Err(error) => Err(query_error(&error)),
+                }
+            })
+        }
+        Some(PathsCommand::Explain { token, run_dir_args, json }) => {
             let reply = query(&DaemonLocation::from_args(&run_dir_args, config)?, &Question::Explain { token })?;
             let Answer::Explained(explained) = reply else { return Err(unexpected_reply()) };
             print_result(&if json { to_json(&explained)? } else { render::render_explanation(&explained) })
         }
-        Some(PathsCommand::Doctor { probe, run_dir_args: daemon: run_dir_args, json }) => {
+        Some(PathsCommand::Doctor { probe, run_dir_args, json }) => {
             let file = ConfigFile::read(config)?;
             doctor::run(&probe, &DaemonLocation::from_config(&run_dir_args, &file)?.run_dir, &file, json)
         }
@@ -131,7 +140,8 @@ fn query(location: &DaemonLocation, request: &Question) -> Result<Answer, CliErr
 }
 
 pub(crate) fn query_error(error: &ControlError) -> CliError {
-    let code = if matches!(error, ControlError::NotPermitted { .. }) { CliError::PRIVILEGE } else { CliError::FAILED };
+    let code =
+        if matches!(error, ControlError::NotPermitted { .. }) { CliError::PRIVILEGE } else { CliError::FAILED };
     CliError::new(code, error.to_string())
 }
 
@@ -140,7 +150,9 @@ pub(crate) fn query_error(error: &ControlError) -> CliError {
 fn query_daemon(location: &DaemonLocation, request: &Question) -> Result<Answer, ControlError> {
     let user_dir = if location.is_explicit { None } else { user_run_dir() };
     match (control::ask(&location.run_dir, request), user_dir) {
-        (Err(ControlError::NotRunning { .. }), Some(own)) if control::socket(&own).exists() => control::ask(&own, request),
+        (Err(ControlError::NotRunning { .. }), Some(own)) if control::socket(&own).exists() => {
+            control::ask(&own, request)
+        }
         (asked, _) => asked,
     }
 }

@@ -10,7 +10,10 @@ use marline_core::energy::{ConcurrentDraw, Model};
 use marline_core::link::LinkId;
 use marline_core::paths::{Config, Goal, LinkConfig, Policy};
 use marline_core::units::Power;
-use marline_net::links::{LinkSelection, ChosenLinks, LinksError, MeteredHints, LinkArg, choose_links, pending_interfaces, list_interfaces};
+use marline_net::links::{
+    ChosenLinks, LinkArg, LinkSelection, LinksError, MeteredHints, choose_links, list_interfaces,
+    pending_interfaces,
+};
 use marline_net::private_file::append_log;
 use marline_paths::control::Control;
 use marline_paths::forward::{self, Cgroup, ForwardError, Forwarder, Ports, Scope};
@@ -21,12 +24,12 @@ use serde::{Deserialize, Deserializer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::args::{RunArgs, LinkOption};
-use super::{to_cli_error, explicit_run_dir, user_run_dir, say};
+use super::args::{LinkOption, RunArgs};
+use super::{explicit_run_dir, say, to_cli_error, user_run_dir};
 use crate::config::InterfaceName;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
-use crate::{ConfigFile, CliError, energy};
+use crate::{CliError, ConfigFile, energy};
 
 /// `[paths]` of the configuration file; the command line wins, field by field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -49,7 +52,7 @@ pub struct PathsConfig {
     /// Of `transparent`: as `--cgroup`.
     pub cgroup: Option<PathBuf>,
     /// Of `transparent`: as `--port`, numbers and ranges.
-    #[serde(deserialize_with = "ports")]
+    #[serde(deserialize_with = "parse_ports")]
     pub ports: Vec<Ports>,
     /// As `--run-dir`.
     pub run_dir: Option<PathBuf>,
@@ -58,7 +61,8 @@ pub struct PathsConfig {
 impl PathsConfig {
     /// The links that it names.
     pub(super) fn link_options(&self) -> impl Iterator<Item = LinkOption> {
-        let link_option = |is_optional| move |link: &InterfaceName| LinkOption { link: LinkArg::new(link.as_str()), is_optional: later: is_optional };
+        let link_option =
+            |is_optional| move |link: &InterfaceName| LinkOption { link: LinkArg::new(link.as_str()), is_optional };
         self.links.iter().map(link_option(false)).chain(self.optional_links.iter().map(link_option(true)))
     }
 
@@ -134,9 +138,21 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
     let without_dry_run = if args.kernel_pm || file.paths.kernel_pm { Mode::KernelPm } else { Mode::Userspace };
     let mode = if args.dry_run { Mode::DryRun } else { without_dry_run };
     let link_options: Vec<LinkOption> = if args.link.is_empty() {
-        file.paths.link_options().map(|LinkOption { link, is_optional: later }| LinkOption { link: file.with_config(link), is_optional: later }).collect()
+        file.paths
+            .link_options()
+            .map(|LinkOption { link, is_optional: later }| LinkOption {
+                link: file.with_config(link),
+                is_optional: later,
+            })
+            .collect()
     } else {
-        args.link.into_iter().map(|LinkOption { link, is_optional: later }| LinkOption { link: file.with_config(link), is_optional: later }).collect()
+        args.link
+            .into_iter()
+            .map(|LinkOption { link, is_optional: later }| LinkOption {
+                link: file.with_config(link),
+                is_optional: later,
+            })
+            .collect()
     };
     let has_named_links = !link_options.is_empty();
     let run_dir = explicit_run_dir(&args.run_dir_args, file)?;
@@ -150,7 +166,8 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
         _ => Budgets::open(&budget_state_dir(run_dir.as_deref()))
             .map_err(|error| CliError::failed(format!("{error}: what is used of budgets cannot be kept there")))?,
     };
-    let SelectedLinks { link_configs: terms, choice, notices: lines, no_link_reason: waiting } = select_links(link_options, &budgets, bypass_vpn, file)?;
+    let SelectedLinks { link_configs: terms, choice, notices: lines, no_link_reason: waiting } =
+        select_links(link_options, &budgets, bypass_vpn, file)?;
     let mut config = Config::new(model, terms);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.short_queues = args.short_queues;
@@ -237,27 +254,35 @@ struct SelectedLinks {
     no_link_reason: Option<String>,
 }
 
-fn select_links(link_options: Vec<LinkOption>, budgets: &Budgets, bypass_vpn: bool, file: &ConfigFile) -> Result<SelectedLinks, CliError> {
+fn select_links(
+    link_options: Vec<LinkOption>,
+    budgets: &Budgets,
+    bypass_vpn: bool,
+    file: &ConfigFile,
+) -> Result<SelectedLinks, CliError> {
     let no_link_error = |error: &dyn std::fmt::Display| CliError::new(CliError::NETWORK, error.to_string());
     let survey = list_interfaces().map_err(|error| no_link_error(&error))?;
-    let is_absent = |option: &&LinkOption| list_interfaces.by_name(&option.link.name).is_none();
+    let is_absent = |option: &&LinkOption| survey.by_name(&option.link.name).is_none();
     if let Some(missing) = link_options.iter().filter(is_absent).find(|option| !option.is_optional) {
         return Err(no_link_error(&format!(
             "link {0}: no such interface; `marline links` lists those there are, and `--link {0},later` waits for it",
             missing.link.name
         )));
     }
-    let hints = MeteredHints::query(&list_interfaces);
+    let hints = MeteredHints::query(&survey);
     let is_named = !link_options.is_empty();
     let absent_notices = link_options.iter().filter(is_absent).map(|option| {
         format!("link {}: there is no such interface yet; it is used when it comes", option.link.name)
     });
     let absent_notices: Vec<String> = absent_notices.collect();
     let named: Vec<LinkArg> = link_options.into_iter().map(|option| option.link).collect();
-    let choice =
-        if is_named { LinkSelection::Named(named.clone()) } else { LinkSelection::Auto { bypass_vpn, configured: file.described_links() } };
+    let choice = if is_named {
+        LinkSelection::Named(named.clone())
+    } else {
+        LinkSelection::Auto { bypass_vpn, configured: file.described_links() }
+    };
     let mut waiting = None;
-    let selection = match choose_links(&list_interfaces, &choice, &hints) {
+    let selection = match choose_links(&survey, &choice, &hints) {
         // At boot, interfaces appear and get their addresses after this program has started.
         Err(error @ LinksError::NoLink { .. }) => {
             waiting = Some(format!("{error}; waiting until one can be used"));
@@ -271,13 +296,13 @@ fn select_links(link_options: Vec<LinkOption>, budgets: &Budgets, bypass_vpn: bo
     let pending_links = if is_named {
         let is_pending = |link: &LinkArg| !profiles.iter().any(|profile| profile.name == link.name);
         named.iter().filter(|link| is_pending(link)).cloned().collect()
-    } else if list_interfaces.vpn.is_some() {
+    } else if survey.vpn.is_some() {
         Vec::new()
     } else {
-        pending_interfaces(&list_interfaces).map(|name| file.with_config(LinkArg::new(name))).collect::<Vec<LinkArg>>()
+        pending_interfaces(&survey).map(|name| file.with_config(LinkArg::new(name))).collect::<Vec<LinkArg>>()
     };
     for link in pending_links {
-        if let Some(interface) = list_interfaces.by_name(&link.name) {
+        if let Some(interface) = survey.by_name(&link.name) {
             if is_named {
                 notices.push(format!("link {}: {}; it is used when that changes", link.name, interface.usability));
             }
@@ -291,7 +316,7 @@ fn select_links(link_options: Vec<LinkOption>, budgets: &Budgets, bypass_vpn: bo
         kind: profile.kind,
         metered: profile.metered,
     });
-    Ok(SelectedLinks { link_configs: configs.collect(), choice, notices: lines: notices, no_link_reason: waiting })
+    Ok(SelectedLinks { link_configs: configs.collect(), choice, notices, no_link_reason: waiting })
 }
 
 async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
@@ -310,7 +335,8 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     plan.notices.extend(leftover_notice);
     plan.scope.as_ref().map_or(Ok(()), forward::check).map_err(forward_error)?;
     plan.trace.as_deref().map_or(Ok(()), check_trace_writable).map_err(to_cli_error)?;
-    let has_created_run_dir = plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(to_cli_error)? == Some(true);
+    let has_created_run_dir =
+        plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(to_cli_error)? == Some(true);
     let created_run_dir = plan.run_dir.clone().filter(|_| has_created_run_dir);
     let role = if is_dry_run { Role::Look } else { Role::Steer };
     let instance_lock = plan.run_dir.as_deref().map(|run_dir| Claim::take(run_dir, role)).transpose();
@@ -339,8 +365,10 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
             say(&no_control_notice(plan.run_dir.as_deref()));
         }
     }
-    let route_config =
-        Roads { links: plan.config.links.iter().map(|link| link.name.clone()).collect(), named: plan.may_bypass_vpn };
+    let route_config = Roads {
+        links: plan.config.links.iter().map(|link| link.name.clone()).collect(),
+        named: plan.may_bypass_vpn,
+    };
     let quiet = plan.quiet;
     let report_change = Box::new(move |line: &str| {
         if !quiet {
@@ -348,7 +376,9 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
         }
     });
     let (host_config, observer_lock): (Box<dyn Ground>, Option<Claim>) = match (&plan.run_dir, instance_lock) {
-        (Some(run_dir), Some(claim)) if !is_dry_run => (Box::new(Host::new(claim, run_dir, route_config, report_change)), None),
+        (Some(run_dir), Some(claim)) if !is_dry_run => {
+            (Box::new(Host::new(claim, run_dir, route_config, report_change)), None)
+        }
         (_, claim) => (Box::new(Preview::new(plan.without_dry_run, route_config, report_change)), claim),
     };
     let job = Job {
@@ -406,7 +436,8 @@ fn check_trace_writable(path: &Path) -> Result<(), PathsError> {
 
 const RESTORED_NOTICE: &str = "stopped; everything is as it was before";
 /// Where a program that has gone had left its path manager behind.
-const RESTORED_BUT_KERNEL_PM_NOTICE: &str = "stopped; everything is as it was before, but paths are managed by the kernel again";
+const RESTORED_BUT_KERNEL_PM_NOTICE: &str =
+    "stopped; everything is as it was before, but paths are managed by the kernel again";
 
 /// How the forwarder's errors end the process.
 fn forward_error(error: ForwardError) -> CliError {
@@ -428,11 +459,13 @@ fn no_control_notice(run_dir: Option<&Path>) -> String {
 /// Lines about endpoints that the kernel goes by whatever the policy says.
 fn foreign_endpoints(plan: &RunPlan) -> Vec<String> {
     let run_dir = plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR));
-    let (Ok(endpoints), Ok(survey)) = (ground::endpoints_of_others(run_dir), list_interfaces()) else { return Vec::new() };
+    let (Ok(endpoints), Ok(survey)) = (ground::endpoints_of_others(run_dir), list_interfaces()) else {
+        return Vec::new();
+    };
     let mut lines = Vec::new();
     for endpoint in endpoints.iter().filter(|endpoint| endpoint.subflow) {
         let has_endpoint = |name: &str| {
-            let interface = list_interfaces.by_name(name);
+            let interface = survey.by_name(name);
             interface.is_some_and(|i| i.index == endpoint.interface || i.addresses.contains(&endpoint.address))
         };
         if let Some(link) = plan.config.links.iter().find(|link| has_endpoint(&link.name)) {

@@ -3,7 +3,7 @@
 //! Names are cut in the middle, so that the ends by which the parts of an archive differ stay visible. Widths are those of
 //! a terminal's columns: a Chinese character takes two.
 
-use marline_download::{FileProgress, BatchProgress};
+use marline_download::{BatchProgress, FileProgress};
 use marline_net::printable::printable;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -48,7 +48,10 @@ fn line(file: &FileProgress, ink: Ink, names: usize, bar: usize, width: usize) -
         0..18 => format!("{name} {share}"),
         18..44 => format!("{name} {speed:>12} {share}"),
         _ => {
-            format!("{name} {} {done:>8} {speed:>12} {share}  {left}", ink.bar(progress.received, progress.total, bar))
+            format!(
+                "{name} {} {done:>8} {speed:>12} {share}  {left}",
+                ink.bar(progress.received, progress.total, bar)
+            )
         }
     }
 }
@@ -61,7 +64,10 @@ fn total(overview: &BatchProgress, head: &str, ink: Ink, names: usize, bar: usiz
     match width.saturating_sub(names) {
         0..18 => format!("{head} {share}"),
         18..44 => format!("{head} {speed:>12} {share}"),
-        _ => format!("{head} {} {done:>8} {speed:>12} {share}  {left}", ink.bar(overview.received, overview.size, bar)),
+        _ => format!(
+            "{head} {} {done:>8} {speed:>12} {share}  {left}",
+            ink.bar(overview.received, overview.size, bar)
+        ),
     }
 }
 
@@ -74,7 +80,9 @@ fn eta(overview: &BatchProgress) -> Option<f64> {
 pub(super) fn text(overview: &BatchProgress) -> String {
     let mut text = head(overview);
     text += &match overview.size {
-        Some(all) => format!(", {} of {} ({}%)", size(overview.received), size(all), percent(overview.received, all)),
+        Some(all) => {
+            format!(", {} of {} ({}%)", size(overview.received), size(all), percent(overview.received, all))
+        }
         None => format!(", {}", size(overview.received)),
     };
     text += &format!(" at {}", rate(overview.rate));

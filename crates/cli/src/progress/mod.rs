@@ -27,7 +27,7 @@ mod lines;
 
 use std::io::IsTerminal;
 
-use marline_download::{BatchProgress, Progress, Report, DownloadObserver};
+use marline_download::{BatchProgress, DownloadObserver, Progress, Report};
 
 pub(crate) use bars::Bars;
 pub(crate) use figures::{rate, size, time};

@@ -18,16 +18,16 @@ use marline_core::fetch::MeteredUse;
 use marline_core::stream::{Objective, Policy};
 use marline_download::ClientContextError;
 use marline_net::links::{LinkSelection, LinksError};
-use marline_proxy::{OriginHeaders, Options, ProxyError, ProxyAddresses};
+use marline_proxy::{Options, OriginHeaders, ProxyAddresses, ProxyError};
 use url::Url;
 
-pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, LinkArgs, PlayArgs, ProxyArgs, PlaybackArgs};
+pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, LinkArgs, PlayArgs, PlaybackArgs, ProxyArgs};
 
-use crate::privileges::{Daemon, drop_privileges};
 use crate::get::{parse_header, playable_url};
-use crate::reload_signal::ReloadSignal;
 use crate::output::{self, print_result};
-use crate::{ConfigFile, CliError, energy};
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
+use crate::{CliError, ConfigFile, energy};
 
 /// Runs a proxy until it is stopped.
 pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), CliError> {
@@ -49,7 +49,8 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), CliError
             print_addresses(addresses);
         }
         if json {
-            let object = serde_json::json!({"listen": addresses.media_addr.to_string(), "status": addresses.status_url});
+            let object =
+                serde_json::json!({"listen": addresses.media_addr.to_string(), "status": addresses.status_url});
             // Whoever does not listen any more has got what he wanted.
             let _ = print_result(&format!("{object}\n"));
         }
@@ -86,7 +87,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
             let message = "a proxy runs already: open the player page that it has printed at its start";
             return Err(CliError::failed(format!("{}: {message}, with #URL behind it", args.listen)));
         }
-        let options = Options { listen, origin_headers: given: origin_headers, ..build_options(args.links, args.playback, config)? };
+        let options = Options { listen, origin_headers, ..build_options(args.links, args.playback, config)? };
         let started = |addresses: &ProxyAddresses| {
             print_addresses(addresses);
             let _ = print_result(&format!("{}play#{}\n", addresses.status_url, media_url));
@@ -104,7 +105,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
         return player_exit(status);
     }
     let prefix = origin_headers.as_ref().map(OriginHeaders::path_prefix).unwrap_or_default();
-    let options = Options { listen, origin_headers: given: origin_headers, ..build_options(args.links, args.playback, config)? };
+    let options = Options { listen, origin_headers, ..build_options(args.links, args.playback, config)? };
     block_on(async {
         let (address_tx, address_rx) = tokio::sync::oneshot::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -132,7 +133,8 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
             let _ = stop.send(());
             result
         };
-        let (proxy_result, player_result) = tokio::join!(marline_proxy::run(options, started, stop_requested), player_then_stop);
+        let (proxy_result, player_result) =
+            tokio::join!(marline_proxy::run(options, started, stop_requested), player_then_stop);
         proxy_result.map_err(to_cli_error)?;
         player_result
     })?
@@ -167,7 +169,9 @@ fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Pa
     options.energy_model = energy::select_model(playback.energy_model.as_deref(), file.energy_model.as_deref())?;
     options.prices = file.prices();
     if options.objective == Objective::Cost && options.prices.is_empty() {
-        return Err(CliError::usage("--minimise money needs a price: write price-per-gb = \"4.50\" below [link.NAME]"));
+        return Err(CliError::usage(
+            "--minimise money needs a price: write price-per-gb = \"4.50\" below [link.NAME]",
+        ));
     }
     Ok(options)
 }
@@ -230,7 +234,9 @@ fn player_exit(status: ExitStatus) -> Result<(), CliError> {
 
 fn to_cli_error(error: ProxyError) -> CliError {
     let code = match &error {
-        ProxyError::ListenNotLoopback(_) | ProxyError::StatusNotLoopback(_) | ProxyError::Network(ClientContextError::Trust(_)) => CliError::USAGE,
+        ProxyError::ListenNotLoopback(_)
+        | ProxyError::StatusNotLoopback(_)
+        | ProxyError::Network(ClientContextError::Trust(_)) => CliError::USAGE,
         ProxyError::Network(ClientContextError::Links(LinksError::NoLink { .. })) => CliError::NETWORK,
         _ => CliError::FAILED,
     };

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
-use marline_fleet::relay::control::{ControlError, COMMAND_NAME, Request, Status, running_relays, send_request};
+use marline_fleet::relay::control::{COMMAND_NAME, ControlError, Request, Status, running_relays, send_request};
 
 use crate::CliError;
-use crate::energy::{to_json, render_table};
+use crate::energy::{render_table, to_json};
 use crate::output::print_result;
-use crate::paths::{run_dirs, query_error};
+use crate::paths::{query_error, run_dirs};
 use crate::progress::size;
 
 /// The verbs of `marline relay`.
@@ -59,15 +59,15 @@ pub(super) struct RelayRef {
 /// Does what was asked for.
 pub(super) fn run(command: &RelayCommand) -> Result<(), CliError> {
     match command {
-        RelayCommand::Status { relay_ref: which: relay_ref, json: as_json } => {
+        RelayCommand::Status { relay_ref, json: as_json } => {
             let status = query(relay_ref, Request::Status)?;
             print_result(&if *as_json { to_json(&status)? } else { render(&status) })
         }
-        RelayCommand::Drain { relay_ref: which: relay_ref, undo } => {
+        RelayCommand::Drain { relay_ref, undo } => {
             let status = query(relay_ref, Request::Drain { undo: *undo })?;
             print_result(&format!("{}\n", summary_line(&status)))
         }
-        RelayCommand::Stop { relay_ref: which: relay_ref, now } => {
+        RelayCommand::Stop { relay_ref, now } => {
             let status = query(relay_ref, Request::Stop { now: *now })?;
             print_result(&format!("{}\n", summary_line(&status)))
         }
@@ -108,7 +108,11 @@ fn find_relay(relay_ref: &RelayRef) -> Result<(PathBuf, Name), CliError> {
         }
         None => Err(first_error.unwrap_or_else(|| {
             let socket = dirs.first().cloned().unwrap_or_default();
-            query_error(&ControlError::NotRunning { who: COMMAND_NAME, socket, error: std::io::ErrorKind::NotFound.into() })
+            query_error(&ControlError::NotRunning {
+                who: COMMAND_NAME,
+                socket,
+                error: std::io::ErrorKind::NotFound.into(),
+            })
         })),
     }
 }
@@ -155,12 +159,9 @@ fn render(status: &Status) -> String {
     if !status.origins.is_empty() {
         let mut rows = vec![vec!["SERVER".to_owned(), "REACHED".to_owned()]];
         let reached = |is_lower_bound: bool| if is_lower_bound { "at least " } else { "" };
-        rows.extend(
-            status
-                .origins
-                .iter()
-                .map(|origin| vec![origin.origin.to_string(), format!("{}{}", reached(origin.lower_bound), origin.rate)]),
-        );
+        rows.extend(status.origins.iter().map(|origin| {
+            vec![origin.origin.to_string(), format!("{}{}", reached(origin.lower_bound), origin.rate)]
+        }));
         let _ = write!(text, "\n{}", render_table(&rows));
     }
     text

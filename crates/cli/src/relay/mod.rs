@@ -31,11 +31,11 @@ use marline_paths::room;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::CliError;
-use crate::privileges::{Daemon, drop_privileges};
-use crate::reload_signal::ReloadSignal;
 use crate::credentials::Member;
 use crate::output::say;
 use crate::paths::run_dirs;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 
 use args::RunArgs;
 pub(crate) use args::{AFTER_HELP, RelayArgs};
@@ -53,12 +53,13 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     let member = args.files.read_member(Role::Relay)?;
     let revoked = args.revoked.existing_path(&member)?;
     let fleet = fleet_client(&args, &member)?;
-    let Member { renewable: kept: member_cert, credentials: own: credentials, identity, .. } = member;
-    let trust = TrustStore::new(credentials.clone(), &revoked).map_err(|error| CliError::usage(error.to_string()))?;
+    let Member { renewable: member_cert, credentials, identity, .. } = member;
+    let trust =
+        TrustStore::new(credentials.clone(), &revoked).map_err(|error| CliError::usage(error.to_string()))?;
     let fleet = fleet.map(|(heartbeat, client)| (heartbeat, client.with_tls(trust.client_config())));
     let url = args.fleet.clone();
     let rules = Acl { ports: args.allowed_ports(), hosts: args.allow_host, networks: args.allow_net };
-    let (requested, descriptors) = (args.limits.limits(), descriptors::raise_nofile_limit());
+    let (requested, descriptors) = (args.limits.limits(), rlimit::raise_nofile_limit());
     let limits = requested.fit_descriptors(descriptors);
     if let Some(congestion) = &args.congestion {
         congestion.check().map_err(|error| CliError::usage(format!("--congestion {error}")))?;
@@ -96,7 +97,8 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
             limits.tunnels, limits.connections, requested.tunnels, requested.connections
         ));
     }
-    let (mut reload_signal, reloader) = (main_runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
+    let (mut reload_signal, reloader) =
+        (main_runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
     let name = identity.name;
     let control = main_runtime.block_on(async { open_control(args.run_dir.as_deref(), &name, &relay) });
     for _ in 1..args.threads.get() {
@@ -157,7 +159,8 @@ fn fleet_client(args: &RunArgs, member: &Member) -> Result<Option<(HeartbeatConf
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
     // The service refuses others, too.
     let certified_name = |endpoint: &Endpoint| -> Result<Address, CliError> {
-        let usage_error = |error: &dyn std::fmt::Display| CliError::usage(format!("--announce {endpoint}: {error}"));
+        let usage_error =
+            |error: &dyn std::fmt::Display| CliError::usage(format!("--announce {endpoint}: {error}"));
         let address: Address = endpoint.host().parse().map_err(|error: String| usage_error(&error))?;
         member.credentials.is_for(&address).map_err(|error| usage_error(&error))?;
         Ok(address)
@@ -174,7 +177,10 @@ fn fleet_client(args: &RunArgs, member: &Member) -> Result<Option<(HeartbeatConf
 }
 
 /// Announces the relay, if there is anybody to announce it to.
-async fn announce_if_configured(relay: &Relay, fleet: Option<(HeartbeatConfig, Client)>) -> std::convert::Infallible {
+async fn announce_if_configured(
+    relay: &Relay,
+    fleet: Option<(HeartbeatConfig, Client)>,
+) -> std::convert::Infallible {
     match fleet {
         Some((heartbeat, client)) => send_heartbeats(relay, &heartbeat, client, say).await,
         None => std::future::pending().await,

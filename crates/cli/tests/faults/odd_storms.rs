@@ -98,7 +98,7 @@ fn forget(mut stream: TcpStream, data: &[u8], twos: &AtomicUsize) -> Option<()> 
         let mut heads = Vec::new();
         while !heads.windows(4).any(|four| four == b"\r\n\r\n") {
             let mut piece = [0; 65_536];
-            let len = stream.read_all(&mut piece).ok().filter(|len| *len > 0)?;
+            let len = stream.read(&mut piece).ok().filter(|len| *len > 0)?;
             heads.extend_from_slice(&piece[..len]);
         }
         let text = String::from_utf8_lossy(&heads).into_owned();

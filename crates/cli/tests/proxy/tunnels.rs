@@ -102,7 +102,7 @@ fn bytes_behind_a_connect_request_are_not_lost() {
     while !all.windows(12).any(|said| said == b"HTTP/1.1 200")
         || all.windows(8).filter(|s| *s == b"HTTP/1.1").count() < 2
     {
-        let len = client.read_all(&mut said).unwrap();
+        let len = client.read(&mut said).unwrap();
         assert!(len > 0, "{}", String::from_utf8_lossy(&all));
         all.extend_from_slice(&said[..len]);
     }
@@ -168,7 +168,7 @@ fn upgrading() -> SocketAddr {
                             Sec-WebSocket-Accept: x\r\n\r\nhi";
                 stream.write_all(said.as_bytes()).unwrap();
                 let mut bytes = [0; 1000];
-                while let Ok(len @ 1..) = stream.read_all(&mut bytes) {
+                while let Ok(len @ 1..) = stream.read(&mut bytes) {
                     bytes[..len].iter_mut().for_each(|byte| *byte += 1);
                     stream.write_all(&bytes[..len]).unwrap();
                 }
@@ -285,11 +285,11 @@ fn a_tunnel_in_which_nothing_moves_ends_and_a_busy_one_goes_on() {
     let mut bytes = [0; 1000];
     while began.elapsed() < Duration::from_secs(7) {
         busy.write_all(b"x").unwrap();
-        assert!(busy.read_all(&mut bytes).unwrap() > 0);
+        assert!(busy.read(&mut bytes).unwrap() > 0);
         std::thread::sleep(Duration::from_millis(100));
     }
     // An end, or a reset.
-    assert!(matches!(idle.read_all(&mut bytes), Ok(0) | Err(_)));
+    assert!(matches!(idle.read(&mut bytes), Ok(0) | Err(_)));
     assert!(began.elapsed() < Duration::from_secs(30), "the proxy kept it");
     proxy.wait("one tunnel", |now| now["open_tunnels"] == 1);
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use marline_core::fetch::{LinkLoad, LinkShare};
 use marline_core::units::DataSize;
 
-use crate::{Progress, DownloadObserver};
+use crate::{DownloadObserver, Progress};
 
 /// One download's side of the batch. Links go by their interfaces' names, as each download numbers them for itself.
 #[derive(Debug, Default)]

@@ -59,15 +59,24 @@ impl FileNames {
     /// A file that goes to no place of which there could be two.
     pub(crate) fn add_unnamed(&mut self) {
         let (preferred, initial) = Default::default();
-        self.entries.push(NameEntry { dir: None, preferred: wanted: preferred, initial: first: initial, source: NameSource::User, is_settled: true });
+        self.entries.push(NameEntry { dir: None, preferred, initial, source: NameSource::User, is_settled: true });
     }
 
     /// The next file of the list: `earlier` is what an earlier run called it. Gives the path at which it begins.
-    pub(crate) fn add(&mut self, dir: &Path, preferred: &OsStr, naming: NameSource, earlier: Option<&OsStr>) -> PathBuf {
-        let is_free = |name: &OsStr| with_suffixes(name).all(|name| !self.taken.contains(&collision_key(dir, &name)));
+    pub(crate) fn add(
+        &mut self,
+        dir: &Path,
+        preferred: &OsStr,
+        naming: NameSource,
+        earlier: Option<&OsStr>,
+    ) -> PathBuf {
+        let is_free =
+            |name: &OsStr| with_suffixes(name).all(|name| !self.taken.contains(&collision_key(dir, &name)));
         let initial = match earlier.filter(|name| naming == NameSource::Url && is_free(name)) {
             Some(name) => name.to_owned(),
-            None => numbered_candidates(preferred).find(|name| is_free(name)).unwrap_or_else(|| preferred.to_owned()),
+            None => {
+                numbered_candidates(preferred).find(|name| is_free(name)).unwrap_or_else(|| preferred.to_owned())
+            }
         };
         self.taken.extend(with_suffixes(&initial).map(|name| collision_key(dir, &name)));
         self.entries.push(NameEntry {
@@ -240,7 +249,11 @@ mod tests {
             std::fs::write(dir.path().join(name), "old").unwrap();
         }
         let (mut names, _) = names(dir.path(), &["a", "a", "b"]);
-        assert_eq!(names.assign_final(0, None, |_| false), None, "it replaces the old one, as a single download does");
+        assert_eq!(
+            names.assign_final(0, None, |_| false),
+            None,
+            "it replaces the old one, as a single download does"
+        );
         assert_eq!(claim(&mut names, 1, None), "a.2");
         let third = names.assign_final(2, Some(OsStr::new("s")), |path| path.ends_with("s")).unwrap();
         assert_eq!(third, FinalName { name: "s".into(), replace_existing: true });

@@ -27,22 +27,22 @@ use marline_core::units::{DataSize, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use url::Url;
 
-pub(super) use download_control::{DownloadControl, ObserverBuffer, JobLinkReport, JobReport, StopReason};
+pub(super) use download_control::{DownloadControl, JobLinkReport, JobReport, ObserverBuffer, StopReason};
 pub(super) use file_names::NAME_TIMEOUT;
 
 use marline_net::checksum::Checksum;
 use marline_net::cookies::CookieJar;
 use marline_net::http::TlsContext;
 
-use super::download::download;
-use super::request::{Batch, BatchObserver, FileResult, FileRequest, DownloadError, Settings, Target};
-use super::rate_limit::RateLimiter;
-use super::uplinks::Uplinks;
-use super::context::ClientContext;
-use super::report::{FileProgress, BatchProgress, Report};
 use super::connections::ConnTable;
+use super::context::ClientContext;
+use super::download::download;
+use super::rate_limit::RateLimiter;
+use super::report::{BatchProgress, FileProgress, Report};
+use super::request::{Batch, BatchObserver, DownloadError, FileRequest, FileResult, Settings, Target};
+use super::uplinks::Uplinks;
 use crate::name::suggest_name;
-use crate::store::{CompletedFiles, CompletedFile};
+use crate::store::{CompletedFile, CompletedFiles};
 use download_control::StopFlag;
 use file_names::{FileNames, NameSource};
 
@@ -157,15 +157,15 @@ impl BatchContext {
         };
         Ok(Self {
             settings,
-            context: network: context,
+            context,
             single_uplinks: RefCell::new(links),
             trust,
             cookie_jar: Rc::new(cookie_jar),
-            rate_limiter: bounds: rate_limiter,
+            rate_limiter,
             file_names: RefCell::default(),
             stop_flag: Cell::new(None),
             max_time,
-            is_single: alone: is_single,
+            is_single,
             completed_files: keep_finished.then(|| RefCell::new(CompletedFiles::load())),
             link_bytes: RefCell::default(),
         })
@@ -201,7 +201,11 @@ impl BatchContext {
 
     fn save_cookies(&self) -> Result<(), DownloadError> {
         let Some(path) = &self.settings.cookie_files.save else { return Ok(()) };
-        self.cookie_jar.save(path).map_err(|error| DownloadError::Cookies { path: path.clone(), error, done: "saved" })
+        self.cookie_jar.save(path).map_err(|error| DownloadError::Cookies {
+            path: path.clone(),
+            error,
+            done: "saved",
+        })
     }
 
     /// Connections for a download.
@@ -291,13 +295,13 @@ impl<'a> BatchDriver<'a> {
         Self {
             shared,
             pending_files: files.into_iter().enumerate().collect(),
-            target_paths: places: target_paths,
+            target_paths,
             urls,
             machine,
             started_at: started,
             active: VecDeque::new(),
             links: Vec::new(),
-            observer: watcher: observer,
+            observer,
             progress: overview,
             finished_bytes: (0, 0),
             progress_at: None,
@@ -502,8 +506,10 @@ impl<'a> BatchDriver<'a> {
         files.sort_by_key(|(id, _)| *id);
         let files: Vec<FileProgress> = files.into_iter().map(|(_, file)| file).collect();
         let sizes: Option<u64> = files.iter().map(|file| file.progress.total).sum();
-        self.progress.received = self.finished_bytes.0 + files.iter().map(|file| file.progress.received).sum::<u64>();
-        self.progress.size = sizes.filter(|_| self.pending_files.is_empty()).map(|sizes| sizes + self.finished_bytes.1);
+        self.progress.received =
+            self.finished_bytes.0 + files.iter().map(|file| file.progress.received).sum::<u64>();
+        self.progress.size =
+            sizes.filter(|_| self.pending_files.is_empty()).map(|sizes| sizes + self.finished_bytes.1);
         self.progress.rate = files.iter().map(|file| file.progress.rate).sum();
         self.progress.elapsed_s = self.started_at.elapsed().as_secs_f64();
         self.progress.files = files;
@@ -537,7 +543,7 @@ fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, 
         Target::Directory(dir) => {
             let suggestion = file.mirrors.first().map(|source| suggest_name(None, &source.url));
             let (name, note) = suggestion
-                .map_or_else(|| ("download".to_owned(), None), |suggested| (suggest_name.name, suggest_name.note));
+                .map_or_else(|| ("download".to_owned(), None), |suggested| (suggested.name, suggested.note));
             (Some(names.add(dir, name.as_ref(), NameSource::Url, None)), note)
         }
     }

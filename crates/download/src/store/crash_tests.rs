@@ -12,7 +12,7 @@ use marline_core::fetch::{RangeSet, Resume, Validator};
 use marline_core::units::{DataSize, Instant};
 use proptest::prelude::*;
 
-use super::fake_fs::{TestRng, FakeFs};
+use super::fake_fs::{FakeFs, TestRng};
 use super::partial_file::PartialFile;
 use super::paths::DownloadPaths;
 use super::{StoreError, resume};

@@ -224,7 +224,11 @@ impl fmt::Display for Recoverable {
 fn instead(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let suggestion = super::portable_name::portable_name(&name);
-    if suggestion.is_empty() || suggestion == name { String::new() } else { format!(", for example {}", quote_name(&suggestion)) }
+    if suggestion.is_empty() || suggestion == name {
+        String::new()
+    } else {
+        format!(", for example {}", quote_name(&suggestion))
+    }
 }
 
 impl StoreError {

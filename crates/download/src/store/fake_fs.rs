@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use marline_core::wire::download_journal::PageCacheEpoch;
 
-use super::fs::{Ownership, FileSystem, SizeLimit};
-use super::mac_key::{MacKey, KeyError};
+use super::fs::{FileSystem, Ownership, SizeLimit};
+use super::mac_key::{KeyError, MacKey};
 
 /// A file system that can lose its power. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -114,7 +114,8 @@ impl DataChange {
             (_, 0 | 1) => {}
             (_, 2) | (Self::Truncate(_), _) => self.apply(bytes),
             (Self::Write(at, new), 3) => {
-                let (from, to) = (dice.next_below(new.len() as u64) as usize, dice.next_below(new.len() as u64 + 1) as usize);
+                let (from, to) =
+                    (dice.next_below(new.len() as u64) as usize, dice.next_below(new.len() as u64 + 1) as usize);
                 if from < to {
                     Self::Write(at + from, new[from..to].to_vec()).apply(bytes);
                 }
@@ -160,7 +161,8 @@ impl FakeFsState {
             if fails { change.survive(&mut stored.durable, &self.rng) } else { change.apply(&mut stored.durable) }
         }
         let begun = stored.tag_changes.partition_point(|(at, _)| *at <= until);
-        stored.durable_tag = stored.tag_changes.drain(..begun).next_back().map(|(_, tag)| tag).or(stored.durable_tag);
+        stored.durable_tag =
+            stored.tag_changes.drain(..begun).next_back().map(|(_, tag)| tag).or(stored.durable_tag);
         if fails { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
     }
 
@@ -315,7 +317,7 @@ impl FileSystem for FakeFs {
         Ok(FileHandle(world.make(path)))
     }
 
-    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Ownership)>> {
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Ownership)>> {
         let mut bytes = self.bytes(path);
         if let Some(bytes) = &mut bytes {
             bytes.truncate(limit as usize);

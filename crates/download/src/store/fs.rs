@@ -29,10 +29,10 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use super::mac_key::{MacKey, KeyError};
 #[cfg(test)]
 use super::fs_quirks;
 use super::fsync_thread::FsyncThread;
+use super::mac_key::{KeyError, MacKey};
 use marline_net::atomic_file::sync_directory;
 use marline_net::random::random;
 
@@ -135,7 +135,7 @@ pub(super) trait FileSystem {
     /// The key of this user.
     fn user_key(&self) -> Result<MacKey, KeyError>;
     /// All bytes of a file, at most `limit` of them, and who could have written them; none if it is not there.
-    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Ownership)>>;
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Ownership)>>;
     /// Takes the only lock there is on the file; false if somebody has it.
     fn lock(&self, file: &Self::File) -> io::Result<bool>;
     /// Whether the path still names this file.
@@ -223,7 +223,10 @@ impl FileSystem for OsFileSystem {
     }
 
     fn set_mark(&self, file: &File) -> bool {
-        matches!(rustix::fs::fsetxattr(file, PART_XATTR, PART_XATTR_VALUE, XattrFlags::CREATE), Ok(()) | Err(Errno::EXIST))
+        matches!(
+            rustix::fs::fsetxattr(file, PART_XATTR, PART_XATTR_VALUE, XattrFlags::CREATE),
+            Ok(()) | Err(Errno::EXIST)
+        )
     }
 
     fn is_marked(&self, file: &File) -> bool {
@@ -275,7 +278,7 @@ impl FileSystem for OsFileSystem {
         MacKey::load()
     }
 
-    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Ownership)>> {
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Ownership)>> {
         use std::io::Read;
         let read = OpenOptions::new().read(true).custom_flags(NOFOLLOW_FLAGS).open(path);
         let file = match read {
@@ -308,7 +311,8 @@ impl FileSystem for OsFileSystem {
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
         #[cfg(test)]
-        if let Some(errno) = fs_quirks::current_quirks().seek_errno.filter(|_| file.metadata().is_ok_and(|meta| meta.len() != at))
+        if let Some(errno) =
+            fs_quirks::current_quirks().seek_errno.filter(|_| file.metadata().is_ok_and(|meta| meta.len() != at))
         {
             return Err(errno.into());
         }
@@ -427,7 +431,11 @@ impl FileSystem for OsFileSystem {
         // FAT counts characters and says 1530 bytes; the kernel takes 255 of any name.
         let reported = rustix::fs::statvfs(dir).map_or(0, |fs| fs.f_namemax);
         #[cfg(test)]
-        let reported = if fs_quirks::current_quirks().reports_max_name { fs_quirks::current_quirks().max_name_len as u64 } else { reported };
+        let reported = if fs_quirks::current_quirks().reports_max_name {
+            fs_quirks::current_quirks().max_name_len as u64
+        } else {
+            reported
+        };
         if reported == 0 { 255 } else { reported.min(255) as usize }
     }
 

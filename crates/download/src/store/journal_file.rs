@@ -10,10 +10,10 @@ use std::sync::Arc;
 use marline_core::fetch::{ByteRange, RangeSet, Validator};
 use marline_core::wire::download_journal::{Header, Mac, RECORD_LEN, Record, StoredValidator};
 
+use super::coalesce::MAX_RUNS;
 use super::fs::FileSystem;
 use super::mac_key::MacKey;
 use super::paths::DownloadPaths;
-use super::coalesce::MAX_RUNS;
 
 /// A journal below this is never written anew on the way. Chosen: 32,000 records, a few milliseconds to read.
 const MIN_COMPACTION_LEN: u64 = 1 << 20;
@@ -65,7 +65,8 @@ impl JournalIdentity {
 pub(super) fn from_stored(stored: &StoredValidator) -> (Validator, Option<String>) {
     match stored {
         StoredValidator::Etag(text) => {
-            let (etag, date) = text.split_once('\n').map_or((text.as_str(), None), |(etag, date)| (etag, Some(date)));
+            let (etag, date) =
+                text.split_once('\n').map_or((text.as_str(), None), |(etag, date)| (etag, Some(date)));
             (Validator::Etag(etag.to_owned()), date.map(str::to_owned))
         }
         StoredValidator::LastModified(text) => (Validator::LastModified(text.clone()), None),
@@ -174,7 +175,10 @@ impl<D: FileSystem> JournalFile<D> {
         };
         let mac = |bytes: &[u8]| key.mac(bytes);
         let (mut bytes, header) = header.emit(mac);
-        for record in synced_records(&ranges.synced).chain(written_records(&ranges.syncing)).chain(written_records(&ranges.dirty)) {
+        for record in synced_records(&ranges.synced)
+            .chain(written_records(&ranges.syncing))
+            .chain(written_records(&ranges.dirty))
+        {
             bytes.extend(record.emit(&header, mac));
         }
         let file = disk.create(path)?;

@@ -120,7 +120,10 @@ impl Writer {
     pub(super) fn check_reader(&self) -> Result<(), StoreError> {
         let state = self.shared.lock();
         if state.is_reader_gone {
-            return Err(StoreError::ReaderGone { path: display_path(), taken: DataSize::from_bytes(state.consumed_end) });
+            return Err(StoreError::ReaderGone {
+                path: display_path(),
+                taken: DataSize::from_bytes(state.consumed_end),
+            });
         }
         Ok(())
     }
@@ -145,7 +148,10 @@ impl Writer {
         let mut state = self.shared.lock();
         let passed = state.reorder.next();
         if state.is_identity_fixed || passed > 0 {
-            return Err(StoreError::ChangedAfterDelivery { path: display_path(), passed: DataSize::from_bytes(passed) });
+            return Err(StoreError::ChangedAfterDelivery {
+                path: display_path(),
+                passed: DataSize::from_bytes(passed),
+            });
         }
         state.reorder.clear();
         state.identity = None;

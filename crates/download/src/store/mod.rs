@@ -24,34 +24,34 @@
 //! aio or io_uring for the writes were not used: a `pwrite` into the page cache is a copy, and a copy by another
 //! thread costs more than it saves at these rates.
 
+mod coalesce;
+mod completed_files;
 #[cfg(test)]
 mod crash_tests;
 mod digest;
-mod fs;
 mod error;
-mod completed_files;
-mod portable_name;
-mod resume;
-mod sequential_file;
-mod mac_key;
-mod journal_file;
 #[cfg(test)]
 mod fake_fs;
+mod fs;
 #[cfg(test)]
-mod unusual_fs_tests;
-mod reorder_buffer;
+mod fs_quirks;
+mod fsync_thread;
+mod journal_file;
+mod mac_key;
+mod memory_stream;
 mod partial_file;
 mod paths;
+mod portable_name;
+mod reorder_buffer;
+mod resume;
+mod sequential_file;
+mod stream_writer;
 #[cfg(test)]
 mod tampering_tests;
 #[cfg(test)]
-mod fs_quirks;
-mod memory_stream;
-mod coalesce;
-mod stream_writer;
-mod fsync_thread;
-#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unusual_fs_tests;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -67,18 +67,18 @@ use marline_net::checksum::Checksum;
 use tokio::sync::Notify;
 use url::Url;
 
+pub(crate) use completed_files::{CompletedFile, CompletedFiles};
 pub use error::{Recoverable, StoreError};
-pub(crate) use completed_files::{CompletedFiles, CompletedFile};
-pub use resume::RestartReason;
+pub use memory_stream::{Reader, StreamIdentity};
 pub use paths::MAX_NAME_LEN;
 pub(crate) use paths::PART_SUFFIXES;
-pub use memory_stream::{StreamIdentity, Reader};
+pub use resume::RestartReason;
 
 use digest::{Hasher, Mismatch};
 use fs::{FileSystem as _, OsFileSystem};
-use sequential_file::SequentialFile;
 use partial_file::PartialFile;
 use paths::DownloadPaths;
+use sequential_file::SequentialFile;
 use stream_writer::{StreamTarget, StreamWriter};
 
 /// How far a stream's pieces may run ahead of its reader. Chosen: 400 Mbit/s for a third of a second, more than
@@ -148,7 +148,13 @@ impl Store {
         };
         if let Some(meta) = meta.as_ref().filter(|meta| !meta.is_file()) {
             let null = meta.file_type().is_char_device() && path == Path::new("/dev/null");
-            let stream = || Box::new(StreamWriter::new(path.to_owned(), StreamTarget::PathToOpen(path.to_owned()), STREAM_WINDOW));
+            let stream = || {
+                Box::new(StreamWriter::new(
+                    path.to_owned(),
+                    StreamTarget::PathToOpen(path.to_owned()),
+                    STREAM_WINDOW,
+                ))
+            };
             let kind = if null { Backend::Null } else { Backend::Stream(stream()) };
             return Ok(Opened { store: Self::new(kind, Some(path)), resume: None, restart_reason: None });
         }
@@ -170,16 +176,22 @@ impl Store {
         match PartialFile::open(OsFileSystem::default(), paths.clone(), &urls) {
             Ok((part, existing)) if part.supports_random_writes() => {
                 let (resume, start_over) = existing.into_resume(&urls);
-                Ok(Opened { store: Self::new(Backend::File(Box::new(part)), Some(path)), resume, restart_reason: start_over })
+                Ok(Opened {
+                    store: Self::new(Backend::File(Box::new(part)), Some(path)),
+                    resume,
+                    restart_reason: start_over,
+                })
             }
             Ok((part, _)) => {
                 Self::open_sequential(part.abandon()?, path).map_err(|e| StoreError::io(&paths.part, "opening", e))
             }
             // Some take a file only when it is open for nothing but writing.
-            Err(why) if why.is_open_refused(&paths.part) => Self::open_sequential(paths, path).map_err(|_| match why {
-                StoreError::NameRefused { why, .. } => StoreError::NameRefused { path: path.to_owned(), why },
-                why => why,
-            }),
+            Err(why) if why.is_open_refused(&paths.part) => {
+                Self::open_sequential(paths, path).map_err(|_| match why {
+                    StoreError::NameRefused { why, .. } => StoreError::NameRefused { path: path.to_owned(), why },
+                    why => why,
+                })
+            }
             Err(why) => Err(why),
         }
     }
@@ -228,7 +240,14 @@ impl Store {
             return Err(StoreError::io(&path, "opening", rustix::io::Errno::BADF.into()));
         }
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(|e| StoreError::io(&path, "opening", e))?;
-        Ok(Self::new(Backend::Stream(Box::new(StreamWriter::new(path, StreamTarget::OpenFile(File::from(fd)), STREAM_WINDOW))), None))
+        Ok(Self::new(
+            Backend::Stream(Box::new(StreamWriter::new(
+                path,
+                StreamTarget::OpenFile(File::from(fd)),
+                STREAM_WINDOW,
+            ))),
+            None,
+        ))
     }
 
     /// For a reader within this program, of the bytes from `from` onwards. With `fixed` it knows the file already.
@@ -343,7 +362,11 @@ impl Store {
     ///
     /// # Errors
     /// When the disk has no room for it, or the journal cannot be written.
-    pub fn on_identified(&mut self, total: Option<DataSize>, validator: Option<&Validator>) -> Result<(), StoreError> {
+    pub fn on_identified(
+        &mut self,
+        total: Option<DataSize>,
+        validator: Option<&Validator>,
+    ) -> Result<(), StoreError> {
         self.total = total;
         match &mut self.backend {
             Backend::File(part) => part.on_identified(total, validator),
@@ -444,7 +467,8 @@ impl Store {
                 ChecksumRun { hasher, offset: 0, total: part.check_complete()?, buffer: vec![0; CHECK_LEN] }
             }
         };
-        let len = if checking.offset < checking.total { part.read(checking.offset, &mut checking.buffer)? } else { 0 };
+        let len =
+            if checking.offset < checking.total { part.read(checking.offset, &mut checking.buffer)? } else { 0 };
         if len > 0 {
             checking.hasher.update(checking.buffer.get(..len).unwrap_or_default());
             checking.offset += len as u64;
@@ -455,7 +479,13 @@ impl Store {
         checking.hasher.finish().map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
             let path = part.paths().final_path.clone();
             match part.invalidate() {
-                Ok(part_path) => StoreError::ChecksumMismatch { path, name, got, want, kept: Recoverable::InFile(part_path.to_owned()) },
+                Ok(part_path) => StoreError::ChecksumMismatch {
+                    path,
+                    name,
+                    got,
+                    want,
+                    kept: Recoverable::InFile(part_path.to_owned()),
+                },
                 Err(e) => e,
             }
         })?;

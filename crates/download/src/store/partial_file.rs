@@ -42,12 +42,12 @@ use marline_core::wire::download_journal::{self, Header, HeaderError, Record};
 use rustix::io::Errno;
 
 use super::StoreError;
-use super::fs::{Ownership, FileSystem};
-use super::resume::{ExistingDownload, ResumeContext, RestartReason};
-use super::mac_key::MacKey;
-use super::journal_file::{self, RecordedRanges, JournalIdentity, JournalFile};
-use super::paths::DownloadPaths;
 use super::coalesce::RunCoalescer;
+use super::fs::{FileSystem, Ownership};
+use super::journal_file::{self, JournalFile, JournalIdentity, RecordedRanges};
+use super::mac_key::MacKey;
+use super::paths::DownloadPaths;
+use super::resume::{ExistingDownload, RestartReason, ResumeContext};
 
 /// Issue 2 B: no journal for what is fetched again in a moment.
 const JOURNAL_AFTER_BYTES: u64 = 1_000_000;
@@ -119,12 +119,16 @@ enum SyncStage {
 impl<D: FileSystem> PartialFile<D> {
     /// Takes the lock and looks for what an earlier run left of any of these URLs (given as digests; the first one
     /// goes into a new journal).
-    pub(super) fn open(disk: D, paths: DownloadPaths, urls: &[[u8; 32]]) -> Result<(Self, ExistingDownload), StoreError> {
+    pub(super) fn open(
+        disk: D,
+        paths: DownloadPaths,
+        urls: &[[u8; 32]],
+    ) -> Result<(Self, ExistingDownload), StoreError> {
         let (data, shared) = open_locked(&disk, &paths)?;
         let data = Arc::new(data);
         let mut part = Self {
             fs: disk,
-            paths: place: paths,
+            paths,
             file: data,
             journal: None,
             identity: None,
@@ -161,9 +165,15 @@ impl<D: FileSystem> PartialFile<D> {
         validator: Option<&Validator>,
     ) -> Result<(), StoreError> {
         self.total = total.map(DataSize::bytes);
-        let is_storable = |validator: &&Validator| validator.if_range_value().len() <= download_journal::VALIDATOR_MAX;
+        let is_storable =
+            |validator: &&Validator| validator.if_range_value().len() <= download_journal::VALIDATOR_MAX;
         let identified = self.total.zip(validator.filter(is_storable).cloned());
-        let identity = identified.map(|(total, validator)| JournalIdentity { total, validator, url_digest: self.url_digest, last_modified: None });
+        let identity = identified.map(|(total, validator)| JournalIdentity {
+            total,
+            validator,
+            url_digest: self.url_digest,
+            last_modified: None,
+        });
         let is_changed = identity != self.identity;
         self.identity = identity;
         // The bytes stay: the caller has not thrown them away, so they are of this file, by whatever validator.
@@ -202,7 +212,8 @@ impl<D: FileSystem> PartialFile<D> {
             self.ranges.dirty.insert(run);
             self.append_records([Record::Written { start: run.start, end: run.end }].into_iter())?;
         }
-        let journal_due = self.journal.is_none() && self.identity.is_some() && self.written_bytes >= JOURNAL_AFTER_BYTES;
+        let journal_due =
+            self.journal.is_none() && self.identity.is_some() && self.written_bytes >= JOURNAL_AFTER_BYTES;
         if journal_due || self.unrecorded_bytes >= MAX_UNRECORDED { self.record_writes() } else { Ok(()) }
     }
 
@@ -221,7 +232,8 @@ impl<D: FileSystem> PartialFile<D> {
             self.record_writes()?;
             self.begin_journal()?;
         }
-        if self.journal.is_some() && self.sync_stage == SyncStage::Idle && now - self.last_sync_at >= SYNC_INTERVAL {
+        if self.journal.is_some() && self.sync_stage == SyncStage::Idle && now - self.last_sync_at >= SYNC_INTERVAL
+        {
             self.start_sync(now)?;
         }
         Ok(())
@@ -277,12 +289,13 @@ impl<D: FileSystem> PartialFile<D> {
 
     /// Gives the complete file its name, and removes the journal.
     pub(super) fn publish(self) -> Result<PathBuf, StoreError> {
-        let Self { fs: disk, paths: place: paths, file: data, journal: log, .. } = self;
+        let Self { fs: disk, paths, file: data, journal: log, .. } = self;
         // Under the unfinished name another program may have put its own file meanwhile.
         if !disk.is_at_path(&data, &paths.part).map_err(|e| StoreError::io(&paths.part, "looking at it", e))? {
             return Err(StoreError::PartReplaced { path: paths.final_path, part: paths.part });
         }
-        let path = paths.publish(&disk).map_err(|e| StoreError::io(&paths.final_path, "naming the complete file", e))?;
+        let path =
+            paths.publish(&disk).map_err(|e| StoreError::io(&paths.final_path, "naming the complete file", e))?;
         // Not before: a run that is killed in between must find its file again.
         disk.finalize(&data, &paths.dir);
         if log.is_some() {
@@ -362,7 +375,11 @@ impl<D: FileSystem> PartialFile<D> {
     }
 
     /// What an earlier run left. Whatever cannot be used is gone from the disk when this returns (rule 5).
-    fn load_existing(&mut self, urls: &[[u8; 32]], shared: Option<&'static str>) -> Result<ExistingDownload, StoreError> {
+    fn load_existing(
+        &mut self,
+        urls: &[[u8; 32]],
+        shared: Option<&'static str>,
+    ) -> Result<ExistingDownload, StoreError> {
         self.remove_stale_journal()?;
         let (len, marked) = (self.len()?, self.fs.is_marked(&self.file));
         let life = self.fs.page_cache_epoch(&self.file);
@@ -405,7 +422,9 @@ impl<D: FileSystem> PartialFile<D> {
                 Ok(ExistingDownload::Valid { header, synced, written })
             }
             ExistingDownload::Absent if len == 0 => Ok(ExistingDownload::Absent),
-            ExistingDownload::Absent => self.restart().map(|()| ExistingDownload::Unusable(RestartReason::NoJournal)),
+            ExistingDownload::Absent => {
+                self.restart().map(|()| ExistingDownload::Unusable(RestartReason::NoJournal))
+            }
             other => self.restart().map(|()| other),
         }
     }
@@ -422,11 +441,17 @@ impl<D: FileSystem> PartialFile<D> {
         };
         let need = total.saturating_sub(allocated);
         if need <= free {
-            let reserved = if total >= JOURNAL_AFTER_BYTES { self.fs.preallocate(&self.file, total) } else { Ok(()) };
+            let reserved =
+                if total >= JOURNAL_AFTER_BYTES { self.fs.preallocate(&self.file, total) } else { Ok(()) };
             return reserved.map_err(|e| StoreError::io(&self.paths.part, "reserving room", e));
         }
         let [need, free] = [need, free].map(DataSize::from_bytes);
-        Err(StoreError::NotEnoughSpace { path: self.paths.final_path.clone(), need, free, on: self.paths.dir.clone() })
+        Err(StoreError::NotEnoughSpace {
+            path: self.paths.final_path.clone(),
+            need,
+            free,
+            on: self.paths.dir.clone(),
+        })
     }
 
     fn len(&self) -> Result<u64, StoreError> {
@@ -437,7 +462,7 @@ impl<D: FileSystem> PartialFile<D> {
     /// Claims everything that has been put in place since the last time.
     fn record_writes(&mut self) -> Result<(), StoreError> {
         self.unrecorded_bytes = 0;
-        let Self { runs, ranges: claims: ranges, journal: log, fs: disk, paths: place: paths, .. } = self;
+        let Self { runs, ranges, journal: log, fs: disk, paths, .. } = self;
         let drained = runs.drain().map(|run| {
             ranges.dirty.insert(run);
             Record::Written { start: run.start, end: run.end }
@@ -459,7 +484,13 @@ impl<D: FileSystem> PartialFile<D> {
         let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
         // No journal that was ever written speaks of the bytes that are in the file now.
         self.fs.set_tag(&self.file);
-        let log = JournalFile::create(&self.fs, &self.paths, &self.file, (&identity_and_key.0, identity_and_key.1), &self.ranges);
+        let log = JournalFile::create(
+            &self.fs,
+            &self.paths,
+            &self.file,
+            (&identity_and_key.0, identity_and_key.1),
+            &self.ranges,
+        );
         self.journal = Some(log.map_err(|e| open_error(&self.paths.journal, "writing", e))?);
         Ok(())
     }
@@ -467,7 +498,13 @@ impl<D: FileSystem> PartialFile<D> {
     /// Writes the journal anew, as small as can be.
     fn compact_journal(&mut self) -> Result<(), StoreError> {
         let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
-        let log = JournalFile::replace(&self.fs, &self.paths, &self.file, (&identity_and_key.0, identity_and_key.1), &self.ranges);
+        let log = JournalFile::replace(
+            &self.fs,
+            &self.paths,
+            &self.file,
+            (&identity_and_key.0, identity_and_key.1),
+            &self.ranges,
+        );
         self.journal = Some(log.map_err(|e| StoreError::io(&self.paths.new_journal, "writing", e))?);
         Ok(())
     }
@@ -478,7 +515,8 @@ impl<D: FileSystem> PartialFile<D> {
         match (self.fs.user_key(), &self.key_problem) {
             (Ok(key), _) => Some((identity, key.for_purpose(super::KEY_PURPOSE))),
             (Err(why), KeyProblem::None) => {
-                self.key_problem = KeyProblem::Unreported(format!("the download cannot be resumed if it is interrupted: {why}"));
+                self.key_problem =
+                    KeyProblem::Unreported(format!("the download cannot be resumed if it is interrupted: {why}"));
                 None
             }
             (Err(_), _) => None,
@@ -507,7 +545,7 @@ impl<D: FileSystem> PartialFile<D> {
     /// A crash between the making of a journal and its renaming leaves this; it is never used.
     fn remove_stale_journal(&self) -> Result<(), StoreError> {
         let path = &self.paths.new_journal;
-        let leftover = self.fs.read_all(path, 8).map_err(|e| open_error(path, "reading", e))?;
+        let leftover = self.fs.read(path, 8).map_err(|e| open_error(path, "reading", e))?;
         let what = match leftover {
             None => return Ok(()),
             Some((_, Ownership::Foreign(what))) => what,
@@ -573,7 +611,8 @@ impl<D: FileSystem> PartialFile<D> {
     /// Rule 4: what is not known to be on the disk is not claimed any more.
     fn on_sync_failure(&mut self, why: io::Error) -> StoreError {
         self.runs.clear();
-        self.ranges = RecordedRanges { synced: std::mem::take(&mut self.ranges.synced), ..RecordedRanges::default() };
+        self.ranges =
+            RecordedRanges { synced: std::mem::take(&mut self.ranges.synced), ..RecordedRanges::default() };
         if self.journal.is_some() && self.compact_journal().is_err() {
             // Both errors have one cause, and the first one says it.
             let _ = self.remove_journal();
@@ -613,7 +652,10 @@ fn open_error(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
 /// starting, up to the exec, and in an owner that was killed until the kernel has taken it down.
 ///
 /// A file of ours that others could have written to is replaced by a new one, and the reason is returned (rule 10).
-fn open_locked<D: FileSystem>(disk: &D, paths: &DownloadPaths) -> Result<(D::File, Option<&'static str>), StoreError> {
+fn open_locked<D: FileSystem>(
+    disk: &D,
+    paths: &DownloadPaths,
+) -> Result<(D::File, Option<&'static str>), StoreError> {
     let failed = |e| open_error(&paths.part, "opening", e);
     let foreign = |what| Err(StoreError::NotOurs { part: paths.part.clone(), what });
     let (mut tries, mut shared) = (0, None);

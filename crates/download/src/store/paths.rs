@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::fs::{FileSystem, OsFileSystem};
 use super::portable_name;
-use crate::name::{truncate, has_reserved_suffix, quote_name};
+use crate::name::{has_reserved_suffix, quote_name, truncate};
 
 /// Bytes that the names of an unfinished file have beyond the final name.
 pub(super) const MAX_SUFFIX_LEN: usize = ".part.journal.new".len();
@@ -46,7 +46,11 @@ impl DownloadPaths {
         let dir = parent_dir(path).to_owned();
         let name = path.file_name().unwrap_or_default();
         let max_len = max_name_len.saturating_sub(MAX_SUFFIX_LEN);
-        let stem = if name.len() > max_len { path.with_file_name(shorten_with_digest(name, max_len)) } else { path.to_owned() };
+        let stem = if name.len() > max_len {
+            path.with_file_name(shorten_with_digest(name, max_len))
+        } else {
+            path.to_owned()
+        };
         let with_suffix = |ending: &str| {
             let mut name = stem.as_os_str().to_owned();
             name.push(ending);
@@ -72,9 +76,14 @@ impl DownloadPaths {
             part.push(".part");
             !portable_name::needs_probe(name) || disk.probe_name(&self.dir.join(part)).is_ok()
         };
-        let Some(best) = portable_name::name_candidates(name, disk.max_name_len(&self.dir)).into_iter().find(is_possible) else {
+        let Some(best) =
+            portable_name::name_candidates(name, disk.max_name_len(&self.dir)).into_iter().find(is_possible)
+        else {
             let current_name = quote_name(&self.final_path.file_name().unwrap_or_default().to_string_lossy());
-            return Some(format!("the name {} is not possible here; the file is called {current_name}", quote_name(name)));
+            return Some(format!(
+                "the name {} is not possible here; the file is called {current_name}",
+                quote_name(name)
+            ));
         };
         self.final_path.set_file_name(&best);
         self.keep_existing = true;
@@ -104,7 +113,8 @@ pub(super) fn parent_dir(path: &Path) -> &Path {
 
 /// At most this many bytes of a name and its digest, distinct for distinct names.
 fn shorten_with_digest(name: &OsStr, max_len: usize) -> String {
-    let digest: String = HEXLOWER.encode(&Sha256::digest(name.as_encoded_bytes())).chars().take(DIGEST_DIGITS).collect();
+    let digest: String =
+        HEXLOWER.encode(&Sha256::digest(name.as_encoded_bytes())).chars().take(DIGEST_DIGITS).collect();
     format!("{}~{digest}", truncate(&name.to_string_lossy(), max_len.saturating_sub(DIGEST_DIGITS + 1)))
 }
 
@@ -113,7 +123,11 @@ const DIGEST_DIGITS: usize = 16;
 
 /// Says that a suggested name was adapted to the file system.
 pub(super) fn adapted_note(name: &str, best: &str) -> String {
-    format!("the name {} is changed to {}: the file system does not take it as it is", quote_name(name), quote_name(best))
+    format!(
+        "the name {} is changed to {}: the file system does not take it as it is",
+        quote_name(name),
+        quote_name(best)
+    )
 }
 
 /// Where a write to this path would go: through symbolic links, also through one that leads nowhere yet.
@@ -136,7 +150,7 @@ pub(super) fn is_partial_state(path: &Path) -> bool {
     }
     let disk = OsFileSystem::default();
     let journal =
-        |path: &Path| disk.read_all(path, 8).is_ok_and(|read| read.is_some_and(|(first, _)| is_journal(&first)));
+        |path: &Path| disk.read(path, 8).is_ok_and(|read| read.is_some_and(|(first, _)| is_journal(&first)));
     let mut journal_path = path.as_os_str().to_owned();
     journal_path.push(".journal");
     OsFileSystem::is_marked_at(path) || journal(path) || journal(Path::new(&journal_path))

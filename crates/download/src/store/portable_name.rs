@@ -6,7 +6,7 @@
 
 use crate::name::{has_reserved_suffix, shorten_name};
 
-use super::paths::{MAX_SUFFIX_LEN, MAX_NAME_LEN};
+use super::paths::{MAX_NAME_LEN, MAX_SUFFIX_LEN};
 
 /// Any file system takes names of so many bytes.
 const SAFE_NAME_LEN: usize = 64;
@@ -35,7 +35,8 @@ pub(super) fn portable_name(name: &str) -> String {
     let replaced: String = name.chars().map(|c| if reserved(c) { '_' } else { c }).collect();
     let replaced = replaced.trim_end_matches(['.', ' ']);
     let (stem, extension) = replaced.split_at(replaced.find('.').unwrap_or(replaced.len()));
-    let renamed = if is_dos_device(stem) { format!("{}_{extension}", stem.trim_end()) } else { replaced.to_owned() };
+    let renamed =
+        if is_dos_device(stem) { format!("{}_{extension}", stem.trim_end()) } else { replaced.to_owned() };
     if has_reserved_suffix(&renamed) { format!("{renamed}_") } else { renamed }
 }
 

@@ -32,7 +32,9 @@ impl ReorderBuffer {
             return Vec::new();
         }
         let duplicate = usize::try_from(self.next - at).unwrap_or(usize::MAX);
-        let Some(new_bytes) = bytes.get(duplicate..).filter(|new_bytes| !new_bytes.is_empty()) else { return Vec::new() };
+        let Some(new_bytes) = bytes.get(duplicate..).filter(|new_bytes| !new_bytes.is_empty()) else {
+            return Vec::new();
+        };
         let mut pieces = vec![new_bytes.to_vec()];
         self.next += new_bytes.len() as u64;
         while let Some(piece) = self.pending.first_entry().filter(|piece| *piece.key() <= self.next) {

@@ -8,7 +8,7 @@ use marline_core::fetch::{ByteRange, RangeSet, Resume, UrlId};
 use marline_core::units::DataSize;
 use marline_core::wire::download_journal::{Header, HeaderError, PageCacheEpoch, Record, valid_records};
 
-use super::fs::{Ownership, FileSystem};
+use super::fs::{FileSystem, Ownership};
 use super::journal_file::from_stored;
 
 /// A journal beyond this is not ours: the greatest real ones have a few mebibytes.
@@ -87,7 +87,11 @@ impl RestartReason {
     pub(super) fn proves_ownership(&self) -> bool {
         match self {
             Self::OtherUrl | Self::Truncated { .. } | Self::BeyondTotal => true,
-            Self::NoJournal | Self::OtherPartialFile | Self::Unreadable(_) | Self::NoKey(_) | Self::Untrusted(_) => false,
+            Self::NoJournal
+            | Self::OtherPartialFile
+            | Self::Unreadable(_)
+            | Self::NoKey(_)
+            | Self::Untrusted(_) => false,
         }
     }
 }
@@ -108,7 +112,7 @@ pub(super) struct ResumeContext<'a> {
 impl ExistingDownload {
     /// Reads a journal and weighs it against the present.
     pub(super) fn read<D: FileSystem>(disk: &D, journal: &Path, present: &ResumeContext<'_>) -> io::Result<Self> {
-        let Some((bytes, custody)) = disk.read_all(journal, MAX_JOURNAL_LEN)? else { return Ok(Self::Absent) };
+        let Some((bytes, custody)) = disk.read(journal, MAX_JOURNAL_LEN)? else { return Ok(Self::Absent) };
         Ok(match custody {
             Ownership::Foreign(what) => Self::Foreign(what),
             _ if !Header::is_remnant(&bytes) => Self::NotAJournal,

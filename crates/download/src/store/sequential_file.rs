@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::fs::{FileSystem, NOFOLLOW_FLAGS, OsFileSystem, PART_MODE};
 use super::paths::DownloadPaths;
 use super::stream_writer::{StreamTarget, StreamWriter};
-use super::{StoreError, STREAM_WINDOW};
+use super::{STREAM_WINDOW, StoreError};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl SequentialFile {
             return Err(Errno::WOULDBLOCK.into());
         }
         let stream = StreamWriter::new(paths.final_path.clone(), StreamTarget::SyncedFile(file), STREAM_WINDOW);
-        Ok(Self { stream, paths: place: paths })
+        Ok(Self { stream, paths })
     }
 
     /// What is known of the size before the first byte: whether a file of it may be here at all.
@@ -52,7 +52,7 @@ impl SequentialFile {
 
     /// Waits until everything is written, and gives the file its name.
     pub(super) fn finish(self, total: Option<u64>) -> Result<PathBuf, StoreError> {
-        let Self { stream, paths: place: paths } = self;
+        let Self { stream, paths } = self;
         stream.finish(total)?;
         // The file is closed now, and what the close could not keep shows in the length.
         let len =
@@ -72,7 +72,7 @@ impl SequentialFile {
 
     /// The run ends early: nothing is left that the next run could not use anyway.
     pub(super) fn abandon(self) -> Result<(), StoreError> {
-        let Self { stream, paths: place: paths } = self;
+        let Self { stream, paths } = self;
         drop(stream);
         OsFileSystem::default().remove(&paths.part).map_err(|e| StoreError::io(&paths.part, "removing", e))
     }

@@ -138,7 +138,10 @@ impl StreamWriter {
         if self.reorder.next() == 0 {
             return Ok(());
         }
-        Err(StoreError::ChangedAfterDelivery { path: self.path.clone(), passed: DataSize::from_bytes(self.reorder.next()) })
+        Err(StoreError::ChangedAfterDelivery {
+            path: self.path.clone(),
+            passed: DataSize::from_bytes(self.reorder.next()),
+        })
     }
 
     /// Waits until the reader has everything before `total`.
@@ -152,7 +155,8 @@ impl StreamWriter {
         self.start_thread()?;
         self.close();
         let panicked = || Ok(());
-        let checked = self.thread.take().map_or_else(panicked, |thread| thread.join().unwrap_or_else(|_| panicked()));
+        let checked =
+            self.thread.take().map_or_else(panicked, |thread| thread.join().unwrap_or_else(|_| panicked()));
         self.check_reader()?;
         checked.map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
             let path = self.path.clone();
@@ -169,8 +173,9 @@ impl StreamWriter {
     fn start_thread(&mut self) -> Result<(), StoreError> {
         let Some(sink) = self.target.take() else { return Ok(()) };
         let (shared, hasher) = (self.shared.clone(), self.hasher.take());
-        let thread =
-            std::thread::Builder::new().name("marline-out".into()).spawn(move || write_pieces(&shared, sink, hasher));
+        let thread = std::thread::Builder::new()
+            .name("marline-out".into())
+            .spawn(move || write_pieces(&shared, sink, hasher));
         self.thread = Some(thread.map_err(|e| StoreError::io(&self.path, "starting a thread", e))?);
         Ok(())
     }
@@ -253,7 +258,10 @@ mod tests {
     fn pipe(window: u64) -> (StreamWriter, std::io::PipeReader) {
         let (reader, writer) = std::io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(writer));
-        (StreamWriter::new(PathBuf::from("pipe"), StreamTarget::OpenFile(file), DataSize::from_bytes(window)), reader)
+        (
+            StreamWriter::new(PathBuf::from("pipe"), StreamTarget::OpenFile(file), DataSize::from_bytes(window)),
+            reader,
+        )
     }
 
     fn content(len: usize) -> Vec<u8> {
@@ -298,7 +306,7 @@ mod tests {
                 assert!(matches!(past, Err(StoreError::BeyondWindow { .. })));
             }
             front = limit;
-            seen += reader.read_all(&mut out[seen..]).unwrap();
+            seen += reader.read(&mut out[seen..]).unwrap();
         }
         stream.finish(Some(data.len() as u64)).unwrap();
         assert!(out == data);

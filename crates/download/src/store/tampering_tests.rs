@@ -138,7 +138,10 @@ fn forged_journals_prove_nothing() {
     let journals: Vec<(&str, Vec<u8>)> = vec![
         ("no MAC", forged_journal([0; 16], |_| [0; 16])),
         ("another key", forged_journal([0; 16], |bytes| attackers.mac(bytes))),
-        ("another key for the same purpose", forged_journal([0; 16], |bytes| attackers.for_purpose(KEY_PURPOSE).mac(bytes))),
+        (
+            "another key for the same purpose",
+            forged_journal([0; 16], |bytes| attackers.for_purpose(KEY_PURPOSE).mac(bytes)),
+        ),
         ("an empty key", forged_journal([0; 16], |bytes| empty.for_purpose(KEY_PURPOSE).mac(bytes))),
         ("a zero key", forged_journal([0; 16], |bytes| zero.for_purpose(KEY_PURPOSE).mac(bytes))),
         ("the first format", old_journal()),
@@ -213,7 +216,8 @@ fn a_genuine_journal_of_something_else_proves_nothing() {
     std::fs::write(site.journal(), old).unwrap();
     assert_eq!(site.open().unwrap().restart_reason, Some(RestartReason::OtherPartialFile));
     // With records of another journal behind a genuine header.
-    let (site, donor) = (TestDownload::with_partial(URL, &genuine_data()), TestDownload::with_partial(URL, &foreign));
+    let (site, donor) =
+        (TestDownload::with_partial(URL, &genuine_data()), TestDownload::with_partial(URL, &foreign));
     let (own, other) = (std::fs::read(site.journal()).unwrap(), std::fs::read(donor.journal()).unwrap());
     let begin = own.len() - 32 * ((own.len() - 160) / 32);
     std::fs::write(site.journal(), [&own[..begin], &other[begin..]].concat()).unwrap();

@@ -342,7 +342,8 @@ fn places_that_cannot_take_a_file_say_why() {
 #[test]
 fn a_name_that_the_user_chose_may_be_as_long_as_the_file_system_allows() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["x".repeat(MAX_NAME_LEN), "x".repeat(MAX_NAME_LEN + 1), "é".repeat(127), format!("{}y", "x".repeat(254))]
+    for name in
+        ["x".repeat(MAX_NAME_LEN), "x".repeat(MAX_NAME_LEN + 1), "é".repeat(127), format!("{}y", "x".repeat(254))]
     {
         let path = dir.path().join(&name);
         let mut store = new_store(&path);
@@ -379,7 +380,11 @@ pub(super) fn namespace_file() -> Option<PathBuf> {
 pub(super) fn run_in_namespace(test: &str, script: &str) {
     let me = std::env::current_exe().unwrap();
     let run = format!("set -e; {script}; exec \"$0\" --ignored --exact {test}");
-    let ran = Command::new("unshare").args(["-m", "sh", "-c", &run]).arg(me).env(NAMESPACE_FILE_VAR, "/mnt/file").output();
+    let ran = Command::new("unshare")
+        .args(["-m", "sh", "-c", &run])
+        .arg(me)
+        .env(NAMESPACE_FILE_VAR, "/mnt/file")
+        .output();
     let Ok(out) = ran else { return eprintln!("skipped: unshare is not there") };
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     if text.contains("ermi") && text.contains("unshare") || text.contains("mount: ") {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::fs_quirks::{self, FsQuirks};
-use super::tests::{run_in_namespace, namespace_file};
+use super::tests::{namespace_file, run_in_namespace};
 use super::*;
 
 /// FAT's.
@@ -74,17 +74,20 @@ fn a_suggested_name_is_as_long_as_the_file_system_allows() {
         for longest_name in [143, 70] {
             let dir = tempfile::tempdir().unwrap();
             let long = format!("{}.tar.gz", "x".repeat(230));
-            fs_quirks::with_quirks(FsQuirks { max_name_len: longest_name, reports_max_name: says_longest, ..FsQuirks::default() }, || {
-                let mut store = Store::open_suggested(&dir.path().join(&long), &urls()).unwrap().store;
-                assert!(store.take_note().unwrap().contains(".tar.gz\": the file system"));
-                store.suggest_name(OsStr::new(&format!("{}.iso", "y".repeat(200))));
-                assert!(store.take_note().unwrap().contains(".iso\": the file system"));
-                let path = complete_download(store);
-                let name = path.file_name().unwrap().to_str().unwrap();
-                assert!(name.len() <= longest_name && name.len() > 40 && name.ends_with("y.iso"), "{name}");
-                let error = Store::open(&dir.path().join(&long), &urls()).unwrap_err();
-                assert!(matches!(error, StoreError::NameTooLong { .. }), "{error}");
-            });
+            fs_quirks::with_quirks(
+                FsQuirks { max_name_len: longest_name, reports_max_name: says_longest, ..FsQuirks::default() },
+                || {
+                    let mut store = Store::open_suggested(&dir.path().join(&long), &urls()).unwrap().store;
+                    assert!(store.take_note().unwrap().contains(".tar.gz\": the file system"));
+                    store.suggest_name(OsStr::new(&format!("{}.iso", "y".repeat(200))));
+                    assert!(store.take_note().unwrap().contains(".iso\": the file system"));
+                    let path = complete_download(store);
+                    let name = path.file_name().unwrap().to_str().unwrap();
+                    assert!(name.len() <= longest_name && name.len() > 40 && name.ends_with("y.iso"), "{name}");
+                    let error = Store::open(&dir.path().join(&long), &urls()).unwrap_err();
+                    assert!(matches!(error, StoreError::NameTooLong { .. }), "{error}");
+                },
+            );
         }
     }
 }

@@ -13,8 +13,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_net::egress::{AddressZone, EgressPolicy};
 use marline_net::links::Interface;
-use marline_net::egress::{EgressPolicy, AddressZone};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -67,9 +67,9 @@ async fn connect_over_link(
     link: Option<&Interface>,
     dialer: &LinkDialer,
 ) -> io::Result<(TcpStream, ConnObservation)> {
-    let is_behind_links = addresses
-        .iter()
-        .any(|address| AddressZone::of(address.ip()) == AddressZone::Internet && dialer.is_behind_links(address.ip()));
+    let is_behind_links = addresses.iter().any(|address| {
+        AddressZone::of(address.ip()) == AddressZone::Internet && dialer.is_behind_links(address.ip())
+    });
     let device = link.filter(|_| is_behind_links).map(|link| link.name.clone());
     let addresses = match link.filter(|_| is_behind_links) {
         Some(link) => LinkDialer::with_link_families(addresses, link)?,

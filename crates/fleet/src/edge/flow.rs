@@ -13,8 +13,8 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use marline_net::egress::{AddressZone, EgressPolicy};
 use marline_net::links::is_rejected_by_route;
-use marline_net::egress::{EgressPolicy, AddressZone};
 use tokio::net::TcpStream;
 
 use super::Edge;
@@ -38,7 +38,9 @@ impl Upstream {
     fn leads_to_the_internet(&self) -> bool {
         match self {
             Self::Relay(_) => true,
-            Self::Direct(socket) => socket.peer_addr().is_ok_and(|peer| AddressZone::of(peer.ip()) == AddressZone::Internet),
+            Self::Direct(socket) => {
+                socket.peer_addr().is_ok_and(|peer| AddressZone::of(peer.ip()) == AddressZone::Internet)
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::units::Instant;
-use marline_net::links::{Interface, Monitor, InterfaceList, Usability, list_interfaces};
+use marline_net::links::{Interface, InterfaceList, Monitor, Usability, list_interfaces};
 use marline_paths::gateway::{Beyond, NameLinks};
 
 use super::Edge;
@@ -144,12 +144,12 @@ fn update_route(
     nameless: &BTreeSet<String>,
 ) -> Option<Followed> {
     let survey = list_interfaces().ok()?;
-    let of = |index: u32| list_interfaces.interfaces.iter().find(|interface| interface.index == index);
+    let of = |index: u32| survey.interfaces.iter().find(|interface| interface.index == index);
     let exits = beyond.own().map(|index| index.and_then(of));
     let interface = exits.into_iter().flatten().next();
     let (mut over, mut names) = (NameLinks::default(), NamesNow::default());
     if !links.is_empty() {
-        let mut links = refresh_links(links, &list_interfaces);
+        let mut links = refresh_links(links, &survey);
         // One that does not carry is no link where nobody steers, but may still be where the kernel sends everything.
         for interface in exits.into_iter().flatten().filter(|interface| !can_leave_by(interface)) {
             if !links.iter().any(|link| link.name == interface.name) {
@@ -157,9 +157,9 @@ fn update_route(
             }
         }
         rest.update(now, &links, interface.map(|interface| interface.name.as_str()));
-        (over, names) = names::over(&list_interfaces, &links, nameless, exits, rest.now().link.as_deref());
+        (over, names) = names::over(&survey, &links, nameless, exits, rest.now().link.as_deref());
     }
-    let led = beyond.lead(rest.now().link.as_deref().and_then(|name| list_interfaces.by_name(name)));
+    let led = beyond.lead(rest.now().link.as_deref().and_then(|name| survey.by_name(name)));
     names.error = beyond.lead_names(over).err().map(|error| error.to_string());
     let interface = exits.into_iter().flatten().map(|interface| interface.name.clone()).collect();
     Some(Followed { own: interface, led, names })
@@ -168,7 +168,7 @@ fn update_route(
 /// The links as the kernel has them now.
 fn refresh_links(mut links: Vec<LinkState>, survey: &InterfaceList) -> Vec<LinkState> {
     for link in &mut links {
-        link.up &= list_interfaces.by_name(&link.name).is_some_and(can_leave_by);
+        link.up &= survey.by_name(&link.name).is_some_and(can_leave_by);
     }
     links
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use marline_core::link_choice::LinkObservation;
 use marline_core::units::{Bitrate, DataSize, Instant};
-use marline_net::links::{Interface, MeteredHints, LinkArg, InterfaceList, list_interfaces};
+use marline_net::links::{Interface, InterfaceList, LinkArg, MeteredHints, list_interfaces};
 use marline_paths::control::{Answer, Question, ask};
 use marline_paths::status::Status;
 
@@ -173,11 +173,11 @@ pub(super) fn links_to_dial(
     survey: &InterfaceList,
 ) -> Vec<(LinkObservation, Interface)> {
     // What a VPN is to carry goes beside it over no link that was not named.
-    if list_interfaces.vpn.is_some() && !sample.has_daemon {
+    if survey.vpn.is_some() && !sample.has_daemon {
         return Vec::new();
     }
     let usable = sample.links.iter().filter(|seen| seen.up).filter_map(|seen| {
-        let interface = list_interfaces.by_name(&seen.name)?;
+        let interface = survey.by_name(&seen.name)?;
         let receives = states.iter().any(|link| link.name == seen.name && !link.down_rate.is_zero());
         let (name, index) = (seen.name.clone(), interface.index);
         let of = LinkObservation {
@@ -205,7 +205,7 @@ pub(super) fn sample_links(run_dir: &Path) -> LinkSample {
 /// Rule 3.
 fn sample_without_daemon() -> LinkSample {
     let Ok(survey) = list_interfaces() else { return LinkSample::default() };
-    let usable = list_interfaces.interfaces.iter().filter(|interface| interface.is_usable());
+    let usable = survey.interfaces.iter().filter(|interface| interface.is_usable());
     let links = usable.map(|interface| {
         let profile = LinkArg::new(&interface.name).profile_for(interface, &MeteredHints::unknown());
         let passed = read_counters(&interface.name);

@@ -184,8 +184,13 @@ async fn serve_lan_client(client: &mut TcpStream, client_addr: SocketAddr, desti
     let target = Target::new(&destination.ip().to_canonical().to_string(), destination.port());
     let target = target.filter(|target| !target_acl::is_forbidden(client_addr, target));
     let Some(target) = target else { return close::reset_on_close(client) };
-    match flow::open(edge, &target, EgressPolicy::for_peer(client_addr), private_networks::PrivateAccess::UnroutedOnly)
-        .await
+    match flow::open(
+        edge,
+        &target,
+        EgressPolicy::for_peer(client_addr),
+        private_networks::PrivateAccess::UnroutedOnly,
+    )
+    .await
     {
         Ok(upstream) => flow::forward(edge, upstream, &target, client, Vec::new()).await,
         Err(problem) => {
@@ -212,8 +217,13 @@ async fn serve_client(client: &mut TcpStream, client_addr: SocketAddr, edge: &Ed
         let details = format!("{} is this machine's own, and not for others", target.host);
         Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", details))
     } else {
-        flow::open(edge, &target, EgressPolicy::for_peer(client_addr), private_networks::private_access(edge, client_addr))
-            .await
+        flow::open(
+            edge,
+            &target,
+            EgressPolicy::for_peer(client_addr),
+            private_networks::private_access(edge, client_addr),
+        )
+        .await
     };
     match (upstream, protocol) {
         (Ok(upstream), protocol) => {

@@ -55,7 +55,7 @@ use std::time::Duration;
 use marline_core::link_choice::LinkFailure;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::admission::ConnAdmission;
-use marline_net::links::{Monitor, InterfaceList};
+use marline_net::links::{InterfaceList, Monitor};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -227,7 +227,8 @@ impl Edge {
         let roads = relay_pool::RelayPool::new(&config, trusted.into());
         let lanes = shaper::Shaper::new(config.admission.live_matches.clone());
         let guests = Mutex::new(
-            ConnAdmission::new(config.admission.max_flows, config.admission.max_flows_per_client).exempting_loopback(),
+            ConnAdmission::new(config.admission.max_flows, config.admission.max_flows_per_client)
+                .exempting_loopback(),
         );
         Arc::new(Self {
             config,

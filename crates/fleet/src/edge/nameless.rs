@@ -46,7 +46,7 @@ pub(super) async fn watch(edge: &Edge) -> Infallible {
         let found = if is_due {
             let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await else { continue };
             let before = edge.nameless.borrow().clone();
-            look(edge, &list_interfaces, Inquiry::new(&links, &passing, &before)).await
+            look(edge, &survey, Inquiry::new(&links, &passing, &before)).await
         } else if links.len() < 2 {
             Found::default()
         } else {
@@ -65,7 +65,7 @@ async fn look(edge: &Edge, survey: &InterfaceList, mut inquiry: Inquiry) -> Foun
     loop {
         match inquiry.next() {
             Step::Link(link) => {
-                let gives = match list_interfaces.by_name(&link) {
+                let gives = match survey.by_name(&link) {
                     Some(interface) => resolver.can_resolve_over(interface).await,
                     None => None,
                 };

@@ -25,9 +25,9 @@ use marline_core::fetch::{ReqId, RequestRange};
 use marline_core::link_choice::PortalAnswer;
 use marline_core::units::DataSize;
 use marline_net::dns::AnswerSource;
+use marline_net::egress::AddressZone;
 use marline_net::http::{Connection, Event, GetRequest, Sink};
 use marline_net::links::Interface;
-use marline_net::egress::AddressZone;
 use tokio::time::timeout;
 use url::Url;
 
@@ -154,12 +154,20 @@ impl Target {
         let mut connection =
             Connection::from_socket(connect_first(addresses, |address| connect(address, by.clone())).await?)?;
         let (path_and_query, authority) = (self.path_and_query.clone(), self.authority.clone());
-        let get = GetRequest { path_and_query, authority, range: RequestRange::Full, if_range: None, headers: Vec::new() };
+        let get = GetRequest {
+            path_and_query,
+            authority,
+            range: RequestRange::Full,
+            if_range: None,
+            headers: Vec::new(),
+        };
         connection.request(ReqId(0), &get);
         let mut scratch = vec![0; HEAD];
         match poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Unread, DataSize::ZERO)).await {
             Event::Head { head, .. } => Ok(head.status),
-            Event::Closed { error: trouble } | Event::Aborted { error: trouble, .. } => Err(io::Error::other(trouble.text)),
+            Event::Closed { error: trouble } | Event::Aborted { error: trouble, .. } => {
+                Err(io::Error::other(trouble.text))
+            }
             Event::Data { .. } | Event::End { .. } => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -229,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_public_server_that_belongs_to_no_link_may_be_another_links() {
-        let of = |server: &str| AnswerSource::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
+        let of =
+            |server: &str| AnswerSource::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
         assert!(
             is_in_doubt(&of("198.51.100.53")) && !is_in_doubt(&of("192.168.7.1")) && !is_in_doubt(&of("fe80::1"))
         );

@@ -23,8 +23,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use marline_net::links::{is_outside_links, has_non_default_route, list_interfaces};
-use marline_net::egress::{EgressPolicy, AddressZone};
+use marline_net::egress::{AddressZone, EgressPolicy};
+use marline_net::links::{has_non_default_route, is_outside_links, list_interfaces};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
@@ -113,7 +113,8 @@ fn is_local_name(target: &Target, domains: &[LocalDomain]) -> bool {
 
 /// Those of a client of the proxy: a program of this machine and a host of the LAN reach them by routing, too.
 pub(super) fn private_access(edge: &Edge, client_addr: SocketAddr) -> PrivateAccess {
-    match !EgressPolicy::for_peer(client_addr).is_for_remote_host() || (edge.config.lan && is_outside_links(client_addr.ip()))
+    match !EgressPolicy::for_peer(client_addr).is_for_remote_host()
+        || (edge.config.lan && is_outside_links(client_addr.ip()))
     {
         true => PrivateAccess::Full,
         false => PrivateAccess::Denied,
@@ -153,7 +154,7 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: EgressPolic
     let mut answers = JoinSet::new();
     let survey = spawn_blocking(list_interfaces).await.ok()?.ok();
     let names = edge.relay_pool.dialer.link_names();
-    let links = list_interfaces.into_iter().flat_map(|survey| list_interfaces.interfaces).filter(|link| names.contains(&link.name));
+    let links = survey.into_iter().flat_map(|survey| survey.interfaces).filter(|link| names.contains(&link.name));
     for link in links.map(Some).chain([None]) {
         let (starts, host) = (Arc::clone(&edge.relay_pool.dialer), target.host.clone());
         answers.spawn(async move {
@@ -182,7 +183,9 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: EgressPolic
 
 /// Whether there are addresses, all of private networks that this box has routes to.
 fn are_near(addresses: &[SocketAddr]) -> bool {
-    let is_near = |address: &SocketAddr| AddressZone::of(address.ip()) == AddressZone::Private && has_specific_route(*address);
+    let is_near = |address: &SocketAddr| {
+        AddressZone::of(address.ip()) == AddressZone::Private && has_specific_route(*address)
+    };
     !addresses.is_empty() && addresses.iter().all(is_near)
 }
 

@@ -21,9 +21,9 @@ pub(super) struct SendQueue(Option<OwnedFd>);
 impl SendQueue {
     pub(super) fn of(socket: &TcpStream) -> Self {
         let open_fd = || -> io::Result<OwnedFd> {
-            queue::write_delay(socket)?;
+            mptcp_send_queue::write_delay(socket)?;
             // Without the right to, the kernel's own buffer holds less back.
-            let _ = queue::enlarge_send_buffer(socket);
+            let _ = mptcp_send_queue::enlarge_send_buffer(socket);
             socket.as_fd().try_clone_to_owned()
         };
         Self(open_fd().ok())
@@ -31,7 +31,7 @@ impl SendQueue {
 
     /// How long to wait before it is given more; none: not at all.
     pub(super) fn wait(&self) -> Option<Duration> {
-        self.0.as_ref().and_then(|socket| queue::write_delay(socket).ok().flatten())
+        self.0.as_ref().and_then(|socket| mptcp_send_queue::write_delay(socket).ok().flatten())
     }
 }
 

@@ -63,11 +63,12 @@ impl StateFile {
     /// Keeps it.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file or its directory cannot be written; the error names it.
     pub fn write(&self, state: PersistedState) -> io::Result<()> {
         let text = StateFileContents { version: 1, saved_unix_s: UtcSeconds::now().since_epoch().as_secs(), state };
         if let Some(dir) = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-            std::fs::create_dir_all(dir)?;
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
+            std::fs::create_dir_all(dir).map_err(named)?;
         }
         Ok(atomic_file::replace(&self.path, &serde_json::to_vec(&text)?, 0o600)?)
     }
@@ -136,7 +137,7 @@ pub async fn run_state_writer(edge: &Edge, file: &StateFile) -> Infallible {
 }
 
 fn write_state(file: &StateFile, state: PersistedState, error_tx: &watch::Sender<Option<String>>) {
-    let error = file.write(state).err().map(|error| format!("{}: {error}", file.path.display()));
+    let error = file.write(state).err().map(|error| error.to_string());
     if let Some(why) = &error {
         tracing::warn!(why, "what is known of relays is not kept");
     }

@@ -11,7 +11,7 @@
 
 use std::net::SocketAddr;
 
-use marline_net::egress::{EgressPolicy, AddressZone};
+use marline_net::egress::{AddressZone, EgressPolicy};
 
 use crate::tunnel::Target;
 

@@ -32,14 +32,18 @@ pub(super) fn find_unused(sample: &LinkSample) -> Vec<UnusedLink> {
     // Without CAP_NET_ADMIN, or without MPTCP, they are not known. Where another program manages paths, they say nothing.
     let kernel_manages = !sample.has_daemon && !ground::is_userspace();
     let endpoints = kernel_manages.then(|| ground::endpoints().ok()).flatten();
-    unused_links(&list_interfaces, managed.as_deref(), endpoints.as_deref())
+    unused_links(&survey, managed.as_deref(), endpoints.as_deref())
 }
 
-fn unused_links(survey: &InterfaceList, managed: Option<&[String]>, endpoints: Option<&[Endpoint]>) -> Vec<UnusedLink> {
+fn unused_links(
+    survey: &InterfaceList,
+    managed: Option<&[String]>,
+    endpoints: Option<&[Endpoint]>,
+) -> Vec<UnusedLink> {
     let metric = |interface: &Interface| {
         [&interface.route_v4, &interface.route_v6].into_iter().flatten().map(|route| route.metric).min()
     };
-    let with_route = || list_interfaces.interfaces.iter().filter(|interface| metric(interface).is_some());
+    let with_route = || survey.interfaces.iter().filter(|interface| metric(interface).is_some());
     let preferred =
         with_route().min_by_key(|interface| (metric(interface), interface.index)).map(|first| first.index);
     let why = |interface: &Interface| match (managed, endpoints) {

@@ -99,7 +99,9 @@ fn is_local(address: IpAddr) -> bool {
 }
 
 fn is_public(address: Ipv4Addr) -> bool {
-    !SPECIAL_PURPOSE.iter().any(|(network, bits)| IpPrefix::new(IpAddr::V4(*network), *bits).contains(address.into()))
+    !SPECIAL_PURPOSE
+        .iter()
+        .any(|(network, bits)| IpPrefix::new(IpAddr::V4(*network), *bits).contains(address.into()))
 }
 
 /// IANA IPv4 Special-Purpose Address Registry, multicast (RFC 5771) and what is reserved (RFC 1112 §4); then the address at

@@ -20,8 +20,8 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use marline_net::links::{Interface, non_default_route_interface};
 use marline_net::egress::AddressZone;
+use marline_net::links::{Interface, non_default_route_interface};
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -170,7 +170,11 @@ impl ServiceTarget {
 /// Whether an address is behind a static route that only the kernel knows.
 fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &LinkDialer) -> bool {
     let is_own = link.is_some_and(|link| link.is_on_subnet(address));
-    leaves_beside(AddressZone::of(address), is_own, non_default_route_interface(address).map(|over| starts.is_link(over)))
+    leaves_beside(
+        AddressZone::of(address),
+        is_own,
+        non_default_route_interface(address).map(|over| starts.is_link(over)),
+    )
 }
 
 /// Whether an address of this zone, which may be in the link's own network, is reached by a static route and not over the link in its own

@@ -146,7 +146,7 @@ fn where_its_file_cannot_be_written_it_is_kept_elsewhere() {
 fn another_certificate_that_somebody_has_put_there_counts() {
     block_on(async {
         let service = TestService::start_default().await;
-        let (mut files, credentials) = service.aged_member("marline://edge/cam-7", Duration::ZERO);
+        let (files, credentials) = service.aged_member("marline://edge/cam-7", Duration::ZERO);
         let (strange, _) = service.aged_member("marline://edge/cam-8", Duration::ZERO);
         let last_validity = watch::Sender::new(None);
         let member = MemberCert::new(files.clone(), None);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 use marline_sim::rng::{Purpose, RandomStream};
-use marline_sim::spec::{LinkEventKind, LinkEvent};
+use marline_sim::spec::{LinkEvent, LinkEventKind};
 
 /// From the beginning of one to that of the next, on average (§6.4).
 const EVERY: Duration = Duration::from_secs(20);
@@ -50,7 +50,10 @@ pub(crate) fn draw(seed: u64, length: Duration, run: Duration) -> Vec<Blackout> 
 /// What the lab is to do.
 pub(crate) fn events(link: &str, blackouts: &[Blackout]) -> Vec<LinkEvent> {
     let event = |at, change| LinkEvent { at, link: link.to_owned(), change };
-    blackouts.iter().flat_map(|dark| [event(dark.from, LinkEventKind::Down), event(dark.end(), LinkEventKind::Restore)]).collect()
+    blackouts
+        .iter()
+        .flat_map(|dark| [event(dark.from, LinkEventKind::Down), event(dark.end(), LinkEventKind::Restore)])
+        .collect()
 }
 
 /// The share of the time from `from` to `to` that was not dark.

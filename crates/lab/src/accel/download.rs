@@ -165,7 +165,7 @@ pub(super) fn follow(mut output: impl Read, file: &Path, zero: Instant) -> io::R
     let (file, mut received) = (File::open(file)?, Received::default());
     let (mut buffer, mut held) = (vec![0; 256 * 1024], Vec::new());
     loop {
-        match output.read_all(&mut buffer) {
+        match output.read(&mut buffer) {
             Ok(0) => return Ok(received),
             Ok(length) => {
                 received.take(zero.elapsed(), buffer.get(..length).unwrap_or_default(), &file, &mut held)?

@@ -89,7 +89,7 @@ impl Body<'_> {
         let mut head = Vec::new();
         let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
-            if head.len() == HEAD || self.read_all(&mut byte)? == 0 {
+            if head.len() == HEAD || self.read(&mut byte)? == 0 {
                 return Err(io::Error::other("an upload without a head"));
             }
             head.extend_from_slice(&byte);
@@ -99,9 +99,9 @@ impl Body<'_> {
 }
 
 impl Read for Body<'_> {
-    fn read_all(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
-            match self.stream.read_all(into) {
+            match self.stream.read(into) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
                 // Whoever is killed in the middle may reset it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),

@@ -9,10 +9,10 @@ use marline_sim::spec::LinkSpec;
 use serde_json::{Value, json};
 
 use crate::LabError;
-use crate::results::HostInfo;
 use crate::html_report::Table;
 use crate::result_file::ResultFile;
-use crate::runner::command::{print_line, notice};
+use crate::results::HostInfo;
+use crate::runner::command::{notice, print_line};
 
 /// Which cases of a bench are wanted.
 #[derive(Clone, Debug)]
@@ -37,7 +37,8 @@ impl Cases {
     /// The cases of which at least one row is wanted, in the order of the table.
     pub(super) fn selected_cases(&self) -> Vec<&'static str> {
         let is_wanted = |case: &&str| {
-            self.selected.is_empty() || self.selected.iter().any(|word| word == ALL_CASES || case_name(word) == *case)
+            self.selected.is_empty()
+                || self.selected.iter().any(|word| word == ALL_CASES || case_name(word) == *case)
         };
         self.names.iter().copied().filter(is_wanted).collect()
     }
@@ -56,7 +57,10 @@ fn case_name(word: &str) -> &str {
 }
 
 /// Does one case after the other, until the user wants an end.
-pub(super) fn run_cases(cases: &[&str], mut run_case: impl FnMut(&str) -> Result<(), LabError>) -> Result<(), LabError> {
+pub(super) fn run_cases(
+    cases: &[&str],
+    mut run_case: impl FnMut(&str) -> Result<(), LabError>,
+) -> Result<(), LabError> {
     print_line(&HostInfo::current().to_line());
     for case in cases {
         run_case(case)?;

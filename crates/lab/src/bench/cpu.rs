@@ -15,11 +15,11 @@ use marline_sim::spec::LinkSpec;
 use serde_json::json;
 
 use super::veth_testbed::VethTestbed;
-use crate::results::{Backend, HostInfo, stats};
-use crate::html_report::Table;
 use crate::clients::{self, ClientCommand};
+use crate::html_report::Table;
 use crate::result_file::ResultFile;
-use crate::runner::command::{prepare_run, print_line, notice};
+use crate::results::{Backend, HostInfo, stats};
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::server::TempDir;
 use crate::{LabError, Payload, Service};
 
@@ -64,7 +64,7 @@ pub(super) fn run(args: &CpuArgs) -> Result<u8, LabError> {
     let file = ResultFile::open_if(args.json.as_ref())?;
     prepare_run(Backend::Lab)?;
     let contenders = clients();
-    peers::check_installed(contenders.iter().map(|(_, client, _)| client))?;
+    clients::check_installed(contenders.iter().map(|(_, client, _)| client))?;
     let payload = Payload::new(args.size).map_err(LabError::at_step("a file in memory"))?;
     print_line(&HostInfo::current().to_line());
     let mut costs: Vec<Vec<DownloadCost>> = vec![Vec::new(); contenders.len()];
@@ -107,8 +107,9 @@ fn print_results(
     costs: &[Vec<DownloadCost>],
 ) -> Result<(), LabError> {
     let gigabytes = args.size.bytes() as f64 / 1e9;
-    let figure =
-        |costs: &[DownloadCost], value: &dyn Fn(&DownloadCost) -> f64| stats::median(&costs.iter().map(value).collect::<Vec<_>>());
+    let figure = |costs: &[DownloadCost], value: &dyn Fn(&DownloadCost) -> f64| {
+        stats::median(&costs.iter().map(value).collect::<Vec<_>>())
+    };
     let curl_cpu = figure(&costs[0], &|cost| cost.cpu_s);
     let number =
         |value: Option<f64>, digits: usize| value.map_or("–".into(), |value| format!("{value:.digits$}"));
@@ -129,7 +130,8 @@ fn print_results(
         note: Some("Floor: at most 1.0 × curl's processor time, and at least its speed. Medians.".into()),
     };
     print_line(&format!("\n{} over veth, HTTP, file and output in memory\n{}", args.size, table.to_text()));
-    let verdict = |ours_value: Option<f64>, theirs: Option<f64>, more_is_better: bool| match ours_value.zip(theirs) {
+    let verdict = |ours_value: Option<f64>, theirs: Option<f64>, more_is_better: bool| match ours_value.zip(theirs)
+    {
         None => "no run",
         Some((ours, theirs)) if (ours <= theirs) != more_is_better => "met",
         Some(_) => "missed",
@@ -141,8 +143,9 @@ fn print_results(
     ));
     if let Some(file) = file {
         let all = contenders.iter().zip(costs).map(|((name, ..), costs)| {
-            let runs =
-                costs.iter().map(|c| json!({"seconds": c.seconds, "cpu_s": c.cpu_s, "peak_rss_bytes": c.peak_rss_bytes}));
+            let runs = costs
+                .iter()
+                .map(|c| json!({"seconds": c.seconds, "cpu_s": c.cpu_s, "peak_rss_bytes": c.peak_rss_bytes}));
             json!({"client": name, "runs": runs.collect::<Vec<_>>()})
         });
         let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
@@ -176,12 +179,12 @@ fn download(client: &Client, wires: usize, payload: &Payload) -> Result<Result<D
         program: &program,
         shows_progress: false,
     };
-    let finished = testbed.run(&peers::client_task(&command).limit(std::time::Duration::from_secs(120)))?;
+    let finished = testbed.run(&clients::client_task(&command).limit(std::time::Duration::from_secs(120)))?;
     if finished.timed_out || !finished.usage.status.success() {
         let stderr = String::from_utf8_lossy(&finished.stderr);
         return Ok(Err(format!("{}: {}", finished.usage.status, stderr.lines().last().unwrap_or_default())));
     }
-    if crate::runner::sha256(&folder.path().join(peers::OUTPUT_FILE)).ok().as_deref() != Some(payload.sha256()) {
+    if crate::runner::sha256(&folder.path().join(clients::OUTPUT_FILE)).ok().as_deref() != Some(payload.sha256()) {
         return Ok(Err("wrong SHA-256".into()));
     }
     Ok(Ok(DownloadCost {
@@ -197,7 +200,9 @@ mod tests {
 
     #[test]
     fn a_download_over_plain_wires_is_whole_and_counted() {
-        if crate::acquire_privileges().is_err() || ["curl", "nginx"].iter().any(|p| crate::server::find_program(p).is_none()) {
+        if crate::acquire_privileges().is_err()
+            || ["curl", "nginx"].iter().any(|p| crate::server::find_program(p).is_none())
+        {
             eprintln!("skipped: needs the right to make namespaces, curl and nginx");
             return;
         }

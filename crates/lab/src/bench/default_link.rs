@@ -25,11 +25,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::report::{Threshold, ReportTable};
 use super::cases::{self, Cases, is_interrupted, parse_link};
-use crate::results::Backend;
-use crate::fleet::{RelayAssignment, LabFleet, RelayAddressing, FleetProcess, FleetConfig, EdgeAccess, relay_address, client_flow};
+use super::report::{ReportTable, Threshold};
+use crate::fleet::{
+    EdgeAccess, FleetConfig, FleetProcess, LabFleet, RelayAddressing, RelayAssignment, client_flow, relay_address,
+};
 use crate::result_file::ResultFile;
+use crate::results::Backend;
 use crate::runner::command::prepare_run;
 use crate::{Congestion, LabError};
 
@@ -72,7 +74,7 @@ pub(super) fn run(args: &DefaultLinkArgs) -> Result<u8, LabError> {
     prepare_run(Backend::Lab)?;
     let program = crate::program::marline()?;
     let mut report = ReportTable::default();
-    turns::run_cases(&cases.selected_cases(), |case| {
+    cases::run_cases(&cases.selected_cases(), |case| {
         for (failure, is_direct) in FAILURES {
             if !cases.is_selected(case, failure) || (case == "direct" && !is_direct) {
                 continue;
@@ -82,14 +84,14 @@ pub(super) fn run(args: &DefaultLinkArgs) -> Result<u8, LabError> {
                     if is_interrupted() {
                         return Ok(());
                     }
-                    let row = DefaultLinkRun { case, failure: way: failure, phase: when: phase, run, program: program.clone() };
+                    let row = DefaultLinkRun { case, failure, phase, run, program: program.clone() };
                     row.run(&mut report)?;
                 }
             }
         }
         Ok(())
     })?;
-    turns::finish(file, "", &report.table(), &report.to_json(), report.problems)
+    cases::finish(file, "", &report.table(), &report.to_json(), report.problems)
 }
 
 struct DefaultLinkRun<'a> {
@@ -123,8 +125,11 @@ impl DefaultLinkRun<'_> {
         };
         let mut fleet = LabFleet::without_edge(&config)?;
         // A relay may reach the lab's own server; without one it is a matter of the Internet.
-        let target =
-            if self.case == "relay" { flow::TARGET_ADDRESS.into() } else { SocketAddr::from((PUBLIC_SERVER, flow::TARGET_ADDRESS.1)) };
+        let target = if self.case == "relay" {
+            client_flow::TARGET_ADDRESS.into()
+        } else {
+            SocketAddr::from((PUBLIC_SERVER, client_flow::TARGET_ADDRESS.1))
+        };
         let _foreign_relay = start_servers(&fleet, target)?;
         if self.phase == "start" {
             self.break_default_link(&fleet)?;
@@ -132,7 +137,7 @@ impl DefaultLinkRun<'_> {
         fleet.start_edge(&config, relay_addressing)?;
         if self.phase == "running" {
             for _ in 0..2 {
-                if let Err(reason) = flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT) {
+                if let Err(reason) = client_flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT) {
                     report.problem(&name, "marline", self.run, &reason);
                 }
                 std::thread::sleep(FLOW_INTERVAL);
@@ -142,7 +147,9 @@ impl DefaultLinkRun<'_> {
         // Without a relay that answers, a portal is recognized by the next attempt to reach one.
         if (self.case, self.phase) == ("direct", "running") && matches!(self.failure, "portal" | "certificate") {
             let start = Instant::now();
-            while flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT).is_err() && start.elapsed() < FLOW_TIMEOUT {
+            while client_flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT).is_err()
+                && start.elapsed() < FLOW_TIMEOUT
+            {
                 std::thread::sleep(FLOW_INTERVAL / 5);
             }
             let recognition_s = start.elapsed().as_secs_f64();
@@ -150,7 +157,7 @@ impl DefaultLinkRun<'_> {
         }
         let (mut first_flow, mut slowest_later) = (None, Duration::ZERO);
         for flow_number in 0..FLOW_COUNT {
-            match flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT) {
+            match client_flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT) {
                 Ok(time) if first_flow.is_none() => first_flow = Some(time),
                 Ok(time) => slowest_later = slowest_later.max(time),
                 Err(reason) => report.problem(&name, "marline", self.run, &format!("flow {flow_number}: {reason}")),
@@ -181,7 +188,8 @@ impl DefaultLinkRun<'_> {
             "mptcp" => ("tcp flags syn tcp option mptcp exists drop".to_owned(), String::new()),
             _ => ("meta l4proto { tcp, udp } th dport 53 drop".to_owned(), String::new()),
         };
-        let rule_text = |rule: &str| if rule.is_empty() { String::new() } else { format!("iifname \"l0\" {rule};") };
+        let rule_text =
+            |rule: &str| if rule.is_empty() { String::new() } else { format!("iifname \"l0\" {rule};") };
         let table = format!(
             "table ip dead {{ chain in {{ type filter hook input priority -400; {} }}; \
              chain to {{ type nat hook prerouting priority -100; {} }}; }}",
@@ -200,15 +208,15 @@ fn start_servers(fleet: &LabFleet, server: SocketAddr) -> Result<FleetProcess, L
     for address in [NAME_SERVER, PUBLIC_SERVER] {
         fleet.lab().set_address(address, true)?;
     }
-    flow::start_echo_at(fleet.lab(), server)?;
-    let sockets = fleet
-        .lab()
-        .run_at_server(|| Ok((UdpSocket::bind((NAME_SERVER, 53))?, TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORTAL_PORT))?)));
+    client_flow::start_echo_at(fleet.lab(), server)?;
+    let sockets = fleet.lab().run_at_server(|| {
+        Ok((UdpSocket::bind((NAME_SERVER, 53))?, TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORTAL_PORT))?))
+    });
     let (dns_socket, portal) = sockets.map_err(LabError::at_step("servers at the server's end"))?;
     std::thread::spawn(move || name_server(&dns_socket, relay_address(0)));
     std::thread::spawn(move || {
         for mut stream in portal.incoming().flatten() {
-            let _ = stream.read_all(&mut [0; 4096]);
+            let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write_all(b"HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n");
         }
     });

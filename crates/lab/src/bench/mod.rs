@@ -20,15 +20,15 @@
 
 mod accel;
 mod assign;
+mod cases;
 mod cpu;
 mod default_link;
 mod fleet;
-mod verdict;
 mod paths;
 mod proxy;
-mod returning_link;
 mod report;
-mod cases;
+mod returning_link;
+mod verdict;
 mod veth_testbed;
 
 use std::path::PathBuf;
@@ -38,13 +38,16 @@ use marline_core::units::DataSize;
 use marline_sim::scenario::Scenario;
 use serde_json::{Value, json};
 
-use crate::results::{Backend, HostInfo};
 use crate::result_file::ResultFile;
-use crate::runner::command::{prepare_run, exit_code, outcome_line, print_line, result_record, with_size, notice, print_skipped, print_unfinished};
-use crate::runner::{RunPlan, Results, format_duration, summary};
+use crate::results::{Backend, HostInfo};
+use crate::runner::command::{
+    exit_code, notice, outcome_line, prepare_run, print_line, print_skipped, print_unfinished, result_record,
+    with_size,
+};
+use crate::runner::{Results, RunPlan, format_duration, summary};
 use crate::{LabError, scenarios};
-use verdict::Verdict;
 pub(crate) use cases::is_interrupted;
+use verdict::Verdict;
 
 /// `marline-lab bench`.
 #[derive(Clone, Debug, Args)]

@@ -4,8 +4,8 @@
 
 use serde::Serialize;
 
-use crate::results::stats;
 use crate::html_report::Table;
+use crate::results::stats;
 use crate::runner::command::notice;
 
 /// What must hold of the median.
@@ -64,25 +64,55 @@ impl ReportTable {
     }
 
     /// One more figure of a client. The first one of a row brings the floor, and whose it is.
-    pub(super) fn add(&mut self, case: &str, metric: &'static str, marline_and_threshold: (&str, &Threshold), client: &str, figure: f64) {
+    pub(super) fn add(
+        &mut self,
+        case: &str,
+        metric: &'static str,
+        marline_and_threshold: (&str, &Threshold),
+        client: &str,
+        figure: f64,
+    ) {
         self.log(case, &format!(", {metric}: {client}: {figure:.3}"));
         self.add_figure(case, metric, marline_and_threshold, client, figure, false);
     }
 
     /// One more count of a client, whose sum over all runs is judged. None is not worth a line.
-    pub(super) fn count(&mut self, case: &str, metric: &'static str, marline_and_threshold: (&str, &Threshold), client: &str, count: u32) {
+    pub(super) fn count(
+        &mut self,
+        case: &str,
+        metric: &'static str,
+        marline_and_threshold: (&str, &Threshold),
+        client: &str,
+        count: u32,
+    ) {
         if count > 0 {
             self.log(case, &format!(", {metric}: {client}: {count}"));
         }
         self.add_figure(case, metric, marline_and_threshold, client, f64::from(count), true);
     }
 
-    fn add_figure(&mut self, case: &str, metric: &'static str, marline_and_threshold: (&str, &Threshold), client: &str, figure: f64, is_summed: bool) {
+    fn add_figure(
+        &mut self,
+        case: &str,
+        metric: &'static str,
+        marline_and_threshold: (&str, &Threshold),
+        client: &str,
+        figure: f64,
+        is_summed: bool,
+    ) {
         let index = self.rows.iter().position(|row| row.case == case && row.metric == metric);
         let index = index.unwrap_or_else(|| {
             let (marline, threshold) = (marline_and_threshold.0.to_owned(), marline_and_threshold.1.clone());
             let (figures, suspect) = (Vec::new(), Vec::new());
-            self.rows.push(ReportRow { case: case.into(), metric: what: metric, threshold: floor: threshold, marline: ours: marline, figures, unreliable_reasons: suspect, is_summed: summed: is_summed });
+            self.rows.push(ReportRow {
+                case: case.into(),
+                metric,
+                threshold,
+                marline,
+                figures,
+                unreliable_reasons: suspect,
+                is_summed,
+            });
             self.rows.len() - 1
         });
         self.rows[index].add_figures(client, [figure]);
@@ -120,7 +150,9 @@ impl ReportTable {
             let same_row = |existing: &&mut ReportRow| existing.case == row.case && existing.metric == row.metric;
             match self.rows.iter_mut().find(same_row) {
                 Some(existing) => {
-                    row.figures.iter().for_each(|(client, figures)| existing.add_figures(client, figures.iter().copied()));
+                    row.figures
+                        .iter()
+                        .for_each(|(client, figures)| existing.add_figures(client, figures.iter().copied()));
                     existing.unreliable_reasons.extend(reasons_of(&row.case));
                 }
                 None => self.rows.push(ReportRow { unreliable_reasons: reasons_of(&row.case), ..row.clone() }),
@@ -139,7 +171,9 @@ impl ReportTable {
         const HEAD: [&str; 8] = ["case", "what", "ours", "min–max", "beside", "floor", "", "runs"];
         let mut notes: Vec<String> = vec!["Medians.".into()];
         notes.extend(
-            self.rows.iter().filter_map(|row| Some(format!("* suspect: {}: {}", row.case, row.unreliable_reasons.first()?))),
+            self.rows
+                .iter()
+                .filter_map(|row| Some(format!("* suspect: {}: {}", row.case, row.unreliable_reasons.first()?))),
         );
         notes.dedup();
         Table {
@@ -169,7 +203,8 @@ impl ReportRow {
     }
 
     fn bound(&self) -> Option<f64> {
-        let figures_of = |names: &[String]| names.iter().filter_map(|name| self.summary_of(name)).collect::<Vec<f64>>();
+        let figures_of =
+            |names: &[String]| names.iter().filter_map(|name| self.summary_of(name)).collect::<Vec<f64>>();
         match &self.threshold {
             Threshold::Stated => None,
             Threshold::AtMost(bound) | Threshold::AtLeast(bound) => Some(*bound),
@@ -189,7 +224,8 @@ impl ReportRow {
             (Some(our_figure), Some(bound)) => (our_figure, bound),
             _ => return "no run",
         };
-        let is_met = if self.threshold.is_lower_bound() { our_figure >= bound - 1e-9 } else { our_figure <= bound + 1e-9 };
+        let is_met =
+            if self.threshold.is_lower_bound() { our_figure >= bound - 1e-9 } else { our_figure <= bound + 1e-9 };
         if is_met { "met" } else { "MISSED" }
     }
 
@@ -203,7 +239,11 @@ impl ReportRow {
         vec![
             self.case.clone(),
             self.metric.into(),
-            if self.is_summed { format!("{} in all", our_figures.iter().sum::<f64>()) } else { format_number(stats::median(our_figures)) },
+            if self.is_summed {
+                format!("{} in all", our_figures.iter().sum::<f64>())
+            } else {
+                format_number(stats::median(our_figures))
+            },
             range.unwrap_or_default(),
             other_cells.collect::<Vec<_>>().join(", "),
             self.bound().map_or("–".into(), |bound| format!("{sign} {}", format_number(Some(bound)))),

@@ -21,13 +21,13 @@ use clap::Args;
 use marline_sim::spec::{LinkEventKind, LinkSpec};
 
 use super::CommonArgs;
-use super::report::{Threshold, ReportTable};
 use super::cases::{self, Cases, is_interrupted, parse_link};
-use crate::results::Backend;
-use crate::fleet::client_flow::{Direction, ClientTransport, transfer};
-use crate::fleet::{RelayAssignment, LabFleet, FleetConfig, EdgeAccess};
-use crate::mptcp::daemon::{PathsDaemon, DaemonConfig};
+use super::report::{ReportTable, Threshold};
+use crate::fleet::client_flow::{ClientTransport, Direction, transfer};
+use crate::fleet::{EdgeAccess, FleetConfig, LabFleet, RelayAssignment};
+use crate::mptcp::daemon::{DaemonConfig, PathsDaemon};
 use crate::result_file::ResultFile;
+use crate::results::Backend;
 use crate::runner::command::prepare_run;
 use crate::{Congestion, EmulationReport, Lab, LabError, LabSpec, Service};
 
@@ -52,13 +52,15 @@ pub(super) fn run(args: &ReturningArgs) -> Result<u8, LabError> {
     let file = ResultFile::open_if(args.common.json.as_ref())?;
     prepare_run(Backend::Lab)?;
     for (program, package) in [("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")] {
-        crate::server::find_program(program).ok_or(LabError::MissingProgram { program: program.into(), package })?;
+        crate::server::find_program(program)
+            .ok_or(LabError::MissingProgram { program: program.into(), package })?;
     }
     let mut wanted = cases.selected_cases();
     wanted.retain(|case| *case != "dark" || args.with_outage || !args.cases.is_empty());
     let mut report = ReportTable::default();
-    turns::run_cases(&wanted, |case| {
-        for (direction, direction_name) in [Direction::Down, Direction::Up].into_iter().zip(["download", "upload"]) {
+    cases::run_cases(&wanted, |case| {
+        for (direction, direction_name) in [Direction::Down, Direction::Up].into_iter().zip(["download", "upload"])
+        {
             for (transport, name) in [(ClientTransport::Mptcp, "paths"), (ClientTransport::Edge, "edge")] {
                 let row = format!("{direction_name} {name}");
                 for run in 0..args.common.runs.unwrap_or(1) {
@@ -70,7 +72,7 @@ pub(super) fn run(args: &ReturningArgs) -> Result<u8, LabError> {
         }
         Ok(())
     })?;
-    turns::finish(file, "", &report.table(), &report.to_json(), report.problems)
+    cases::finish(file, "", &report.table(), &report.to_json(), report.problems)
 }
 
 /// A lab with somebody who steers connections.
@@ -87,7 +89,8 @@ impl SteeredTestbed {
         if transport == ClientTransport::Edge {
             let (assign, congestion) = (RelayAssignment::CommandLine, Congestion::Cubic);
             let access = EdgeAccess::Proxy;
-            let config = FleetConfig { links, relays: 1, assignment: assign, access: through: access, congestion, seed, program: &program };
+            let config =
+                FleetConfig { links, relays: 1, assignment: assign, access, congestion, seed, program: &program };
             return LabFleet::start(&config).map(Self::Edge);
         }
         let lab = Lab::start(&LabSpec { seed, service: Service::None, ..LabSpec::new(links.to_vec()) })?;
@@ -155,10 +158,11 @@ fn measure(
             (_, 0) => "s until the first link carries",
             _ => "s until the second link carries",
         };
-        let recovery_time = time_until_bytes(&emulation, link_range, direction, *return_time).unwrap_or_else(|rest_of_transfer| {
-            report.log(&label, &format!(", {metric}: not until the end of the transfer"));
-            rest_of_transfer
-        });
+        let recovery_time =
+            time_until_bytes(&emulation, link_range, direction, *return_time).unwrap_or_else(|rest_of_transfer| {
+                report.log(&label, &format!(", {metric}: not until the end of the transfer"));
+                rest_of_transfer
+            });
         report.add(&label, metric, ("marline", &threshold), "marline", recovery_time.as_secs_f64());
     }
     if let Some(reason) = emulation.unreliable_reason() {
@@ -205,15 +209,15 @@ struct Outage<'a> {
 
 impl<'a> Outage<'a> {
     fn start(lab: &'a Lab, case: &'a str, link_index: usize, device: &'a str) -> Result<Self, LabError> {
-        let mut outage = Self { lab, case, index: at: link_index, device: name: device, holder: None };
+        let mut outage = Self { lab, case, index: link_index, device, holder: None };
         match case {
             "down" => outage.shell("ip link set $1 down")?,
             "carrier" => outage.shell("ip link set $1 carrier off")?,
             "lease" => outage.shell("ip address delete 10.$2.0.2/24 dev $1")?,
             "silent" => lab.change_link(device, LinkEventKind::Down)?,
             _ => {
-                let index =
-                    lab.run_at_client(|| std::fs::read_to_string(format!("/proc/thread-self/net/dev_snmp6/{device}")));
+                let index = lab
+                    .run_at_client(|| std::fs::read_to_string(format!("/proc/thread-self/net/dev_snmp6/{device}")));
                 let index = index.map_err(LabError::at_step(format!("the index of {device}")))?;
                 let index = index.split_whitespace().nth(1).unwrap_or_default().to_owned();
                 let mut command = Command::new("unshare");
@@ -279,8 +283,9 @@ fn time_until_bytes(
         })
         .collect();
     let slots = timelines.iter().map(|slots| slots.len()).max().unwrap_or(0);
-    let end =
-        |slot: usize| (EmulationReport::SLOT * u32::try_from(slot + 1).unwrap_or(u32::MAX)).saturating_sub(return_time);
+    let end = |slot: usize| {
+        (EmulationReport::SLOT * u32::try_from(slot + 1).unwrap_or(u32::MAX)).saturating_sub(return_time)
+    };
     let mut bytes = 0;
     for slot in (return_time.as_millis() / EmulationReport::SLOT.as_millis()) as usize..slots {
         bytes += timelines.iter().filter_map(|slots| slots.get(slot)).map(|size| size.bytes()).sum::<u64>();

@@ -3,12 +3,12 @@
 //! Beside a scenario's own floor, each case with two steady links asks for a link Δ of at most 0.06 s, and every case for
 //! little waste: 1 % of the file from 100 MB up, else one bandwidth-delay product of the links.
 
-use marline_sim::scenario::{Case, Threshold, Scenario};
+use marline_sim::scenario::{Case, Scenario, Threshold};
 use marline_sim::spec::Downlink;
 use serde::Serialize;
 
-use crate::results::{DownloadOutcome, stats};
 use crate::html_report::Table;
+use crate::results::{DownloadOutcome, stats};
 use crate::runner::summary::{ClientOutcomes, groups};
 
 /// One bound and how it was kept.
@@ -73,7 +73,12 @@ pub(super) fn verdicts(scenario: &Scenario, outcomes: &[DownloadOutcome]) -> Vec
     verdicts
 }
 
-fn case_verdict(case: &Case, threshold: Threshold, marline: &ClientOutcomes<'_>, groups: &[ClientOutcomes<'_>]) -> Verdict {
+fn case_verdict(
+    case: &Case,
+    threshold: Threshold,
+    marline: &ClientOutcomes<'_>,
+    groups: &[ClientOutcomes<'_>],
+) -> Verdict {
     let curl_seconds = groups.iter().find(|group| group.client == "curl").and_then(ClientOutcomes::seconds);
     let best_other = |figure: &dyn Fn(&ClientOutcomes<'_>) -> Option<f64>| best(groups, is_other_client, figure);
     let ratio = |group: &ClientOutcomes<'_>| group.median(DownloadOutcome::ratio);
@@ -82,15 +87,24 @@ fn case_verdict(case: &Case, threshold: Threshold, marline: &ClientOutcomes<'_>,
         peak_rss.map(|bytes| bytes as f64 / 1e6)
     };
     match threshold {
-        Threshold::TimesIdeal(bound) => new_verdict(case, "time ÷ ideal", bound, ratio(marline), best_other(&ratio), marline),
+        Threshold::TimesIdeal(bound) => {
+            new_verdict(case, "time ÷ ideal", bound, ratio(marline), best_other(&ratio), marline)
+        }
         Threshold::MaxRss(bound) => {
             let bound = bound.bytes() as f64 / 1e6;
             new_verdict(case, "RSS MB", bound, memory(marline), best_other(&memory), marline)
         }
-        Threshold::TimesCurl { factor: share: factor, extra_time: plus: extra_time, max_time: most: max_time } => {
+        Threshold::TimesCurl { factor, extra_time, max_time } => {
             let bound = curl_seconds.map_or(0.0, |curl| curl * factor + extra_time.as_secs_f64());
             let bound = max_time.map_or(bound, |most| bound.min(most.as_secs_f64()));
-            new_verdict(case, "time s", bound, marline.seconds(), curl_seconds.map(|curl| (curl, "curl".into())), marline)
+            new_verdict(
+                case,
+                "time s",
+                bound,
+                marline.seconds(),
+                curl_seconds.map(|curl| (curl, "curl".into())),
+                marline,
+            )
         }
         Threshold::TimesAria2 { .. } => unreachable!("judged over all cases"),
     }
@@ -129,9 +143,9 @@ fn paired_verdicts(scenario: &Scenario, ratios: &[(f64, String)], median: f64, w
     let verdict = |metric: &str, threshold: f64, marline: Option<f64>, best_other: Option<(f64, String)>| Verdict {
         case: scenario.name.clone(),
         metric: metric.into(),
-        threshold: floor: threshold,
-        marline: ours: marline,
-        best_other: peer: best_other,
+        threshold,
+        marline,
+        best_other,
         runs: ratios.len(),
         unreliable_runs: 0,
     };
@@ -162,9 +176,10 @@ fn order_verdicts(scenario: &Scenario, outcomes: &[DownloadOutcome]) -> Vec<Verd
             continue;
         }
         let (original, swapped_times) = (times(&case.name), times(&swapped));
-        let difference_percent = stats::median(&original).zip(stats::median(&swapped_times)).map(|(a, b)| (a - b).abs() / a.min(b) * 100.0);
-        let spread =
-            |times: &[f64]| stats::range(times).map_or(0.0, |(min, max)| (max - min) / min * 100.0);
+        let difference_percent = stats::median(&original)
+            .zip(stats::median(&swapped_times))
+            .map(|(a, b)| (a - b).abs() / a.min(b) * 100.0);
+        let spread = |times: &[f64]| stats::range(times).map_or(0.0, |(min, max)| (max - min) / min * 100.0);
         verdicts.push(Verdict {
             case: case.name.clone(),
             metric: "order of links: % between medians".into(),
@@ -188,7 +203,15 @@ fn new_verdict(
     group: &ClientOutcomes<'_>,
 ) -> Verdict {
     let (runs, unreliable_runs) = (group.good().count(), group.unreliable().map_or(0, |(n, _)| n));
-    Verdict { case: case.name.clone(), metric: metric.into(), threshold: floor: threshold, marline: ours: marline, best_other: peer: best_other, runs, unreliable_runs: suspect: unreliable_runs }
+    Verdict {
+        case: case.name.clone(),
+        metric: metric.into(),
+        threshold,
+        marline,
+        best_other,
+        runs,
+        unreliable_runs,
+    }
 }
 
 fn is_other_client(name: &str) -> bool {
@@ -237,7 +260,10 @@ mod tests {
     use crate::scenarios;
 
     fn runs(case: &str, client: &str, seconds: &[f64]) -> Vec<DownloadOutcome> {
-        let of = |(run, s): (usize, &f64)| DownloadOutcome { case: case.into(), ..example_outcome(client, run as u32, *s) };
+        let of = |(run, s): (usize, &f64)| DownloadOutcome {
+            case: case.into(),
+            ..example_outcome(client, run as u32, *s)
+        };
         seconds.iter().enumerate().map(of).collect()
     }
 
@@ -246,13 +272,13 @@ mod tests {
         let scenario = scenarios::load("floor-a").unwrap();
         let mut outcomes = runs("floor-a", "marline", &[6.0, 6.5, 6.1]);
         outcomes.extend(runs("floor-a", "aria2-s2", &[6.24, 6.24, 6.24]));
-        let verdicts = verdicts(&scenario, &outcomes);
+        let judged = verdicts(&scenario, &outcomes);
         assert_eq!(
-            verdicts.iter().map(|v| v.metric.as_str()).collect::<Vec<_>>(),
+            judged.iter().map(|v| v.metric.as_str()).collect::<Vec<_>>(),
             ["time ÷ ideal", "link Δ s", "wasted kB"]
         );
-        assert_eq!(verdicts.iter().map(Verdict::as_text).collect::<Vec<_>>(), ["met", "met", "met"]);
-        assert_eq!(verdicts[0].best_other.as_ref().unwrap().1, "aria2-s2");
+        assert_eq!(judged.iter().map(Verdict::as_text).collect::<Vec<_>>(), ["met", "met", "met"]);
+        assert_eq!(judged[0].best_other.as_ref().unwrap().1, "aria2-s2");
         let slow = verdicts(&scenario, &runs("floor-a", "marline", &[6.3]));
         assert_eq!(slow[0].as_text(), "missed");
         assert!(verdicts(&scenario, &[]).is_empty());

@@ -15,8 +15,8 @@ use marline_sys::namespace::Network;
 use marline_sys::netlink::RouteSocket;
 use marline_sys::process::Room;
 
-use crate::peak_rss::PeakRss;
 use crate::network::{Namespaces, SERVER};
+use crate::peak_rss::PeakRss;
 use crate::run::{FinishedProcess, RunningProcess};
 use crate::server::LabServer;
 use crate::veth::veth_request;
@@ -36,7 +36,8 @@ impl VethTestbed {
     /// Builds it, with a server of this service; the client's devices are called by `names`.
     pub(super) fn start(names: &[&str], service: &Service) -> Result<Self, LabError> {
         acquire_privileges()?;
-        let new_namespace = |side| Network::new().map_err(LabError::at_step(format!("network namespace of the {side}")));
+        let new_namespace =
+            |side| Network::new().map_err(LabError::at_step(format!("network namespace of the {side}")));
         let (client, server) = (new_namespace("client")?, new_namespace("server")?);
         let peer = server.as_fd().as_raw_fd();
         client
@@ -62,7 +63,13 @@ impl VethTestbed {
         let pid_namespace = result.map_err(LabError::at_step("PID namespace"))?;
         let server = LabServer::start(service, false, 0, &networks, &pid_namespace)?;
         let server = server.ok_or_else(|| LabError::Server("nothing to serve".into()))?;
-        Ok(Self { server, namespaces: networks, pid_namespace: Some(pid_namespace), _keep_alive: keep_alive, thread: Some(thread) })
+        Ok(Self {
+            server,
+            namespaces: networks,
+            pid_namespace: Some(pid_namespace),
+            _keep_alive: keep_alive,
+            thread: Some(thread),
+        })
     }
 
     /// Runs a command at the client's end.
@@ -92,7 +99,10 @@ impl VethTestbed {
     }
 
     /// Runs `work` on a thread at the client's end.
-    pub(super) fn run_at_client<T: Send>(&self, work: impl FnOnce() -> std::io::Result<T> + Send) -> std::io::Result<T> {
+    pub(super) fn run_at_client<T: Send>(
+        &self,
+        work: impl FnOnce() -> std::io::Result<T> + Send,
+    ) -> std::io::Result<T> {
         self.namespaces.client.run(work)
     }
 

@@ -16,12 +16,12 @@ use marline_core::units::{Bitrate, DataSize};
 use marline_sim::spec::LinkSpec;
 use serde_json::json;
 
-use crate::results::{Backend, HostInfo};
-use crate::fleet::{RelayAssignment, FleetConfig, EdgeAccess};
-use crate::live::{self, Broadcast, LinkFailure, FailureMode, BroadcastConfig, broadcast, two_failures};
+use crate::fleet::{EdgeAccess, FleetConfig, RelayAssignment};
 use crate::html_report::Table;
+use crate::live::{self, Broadcast, BroadcastConfig, FailureMode, LinkFailure, broadcast, two_failures};
 use crate::result_file::ResultFile;
-use crate::runner::command::{prepare_run, print_line, notice};
+use crate::results::{Backend, HostInfo};
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::{Congestion, LabError};
 
 /// `marline-lab demo live`.
@@ -85,8 +85,10 @@ const DEFAULT_LINKS: [&str; 3] = [
 pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
     let mut links = args.links.clone();
     if links.is_empty() {
-        links =
-            DEFAULT_LINKS.iter().map(|words| words.parse().expect("links that are written here are understood")).collect();
+        links = DEFAULT_LINKS
+            .iter()
+            .map(|words| words.parse().expect("links that are written here are understood"))
+            .collect();
     }
     let broadcast_config = BroadcastConfig { length: Duration::from_secs(args.seconds.into()), rate: args.bitrate };
     let cuts = failures(args.failures, broadcast_config.length, links.len())?;

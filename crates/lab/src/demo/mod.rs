@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use marline_core::units::DataSize;
 
-use crate::results::{Backend, DownloadOutcome, stats};
 use crate::html_report::Table;
 use crate::result_file::ResultFile;
-use crate::runner::command::{prepare_run, exit_code, page, print_line, notice};
-use crate::runner::{RunPlan, Results};
+use crate::results::{Backend, DownloadOutcome, stats};
+use crate::runner::command::{exit_code, notice, page, prepare_run, print_line};
+use crate::runner::{Results, RunPlan};
 use crate::{LabError, scenarios};
 
 /// `marline-lab demo`.
@@ -84,8 +84,18 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
     for client in scenario.clients.clone() {
         let mut single_client = scenario.clone();
         single_client.clients = vec![client.clone()];
-        print_line(&format!("\n{}", client.only_link().map_or("both links".to_string(), |link| format!("{link} alone"))));
-        let plan = RunPlan { scenario: &single_client, runs: 1, backend: by: backend, traces: Vec::new(), samples_process: false, shows_progress: backend == Backend::Lab };
+        print_line(&format!(
+            "\n{}",
+            client.only_link().map_or("both links".to_string(), |link| format!("{link} alone"))
+        ));
+        let plan = RunPlan {
+            scenario: &single_client,
+            runs: 1,
+            backend,
+            traces: Vec::new(),
+            samples_process: false,
+            shows_progress: backend == Backend::Lab,
+        };
         let client_results = plan.run(
             |_, _, _| false,
             |outcome| {
@@ -137,11 +147,17 @@ fn table(outcomes: &[DownloadOutcome]) -> Table {
 fn throughput_lines(outcome: &DownloadOutcome) -> Vec<String> {
     let peak = outcome.links.iter().flat_map(|link| to_columns(&link.rates_mbps())).fold(1.0, f64::max);
     let active_links = outcome.links.iter().filter(|link| link.span_s.is_some());
-    active_links.map(|link| {
-        let rate = link.median_mbps.unwrap_or(0.0);
-        format!("  {:<6} {} {rate:.1} Mbit/s, {:.2} s", link.name, sparkline(&link.rates_mbps(), peak), outcome.seconds)
-    })
-    .collect()
+    active_links
+        .map(|link| {
+            let rate = link.median_mbps.unwrap_or(0.0);
+            format!(
+                "  {:<6} {} {rate:.1} Mbit/s, {:.2} s",
+                link.name,
+                sparkline(&link.rates_mbps(), peak),
+                outcome.seconds
+            )
+        })
+        .collect()
 }
 
 /// At most so many bars in a line.
@@ -166,8 +182,11 @@ mod tests {
 
     #[test]
     fn the_table_shows_the_share_of_the_sum() {
-        let outcomes =
-            [example_outcome("single:wifi", 0, 10.0), example_outcome("single:lte", 0, 20.0), example_outcome("marline", 0, 7.0)];
+        let outcomes = [
+            example_outcome("single:wifi", 0, 10.0),
+            example_outcome("single:lte", 0, 20.0),
+            example_outcome("marline", 0, 7.0),
+        ];
         let table = table(&outcomes);
         assert_eq!(table.rows[0], ["wifi alone", "10.00 s", "80.0 Mbit/s", "66.7 %"]);
         assert_eq!(table.rows[2], ["both, marline", "7.00 s", "114.3 Mbit/s", "95.2 %"]);

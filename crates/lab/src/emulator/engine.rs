@@ -112,8 +112,8 @@ impl Engine {
             epoll,
             timer,
             armed_at: None,
-            wakeup: bell: wakeup,
-            commands: orders: commands,
+            wakeup,
+            commands,
             start_time: clock::now(),
             cpu_at_start: Duration::ZERO,
             lateness: LatenessHistogram::new(),
@@ -179,10 +179,14 @@ impl Engine {
             let now = Instant::from_nanos(clock::now().saturating_sub(start_time));
             if direction == Direction::Up {
                 add_traffic_sample(&mut port.traffic_samples, direction, now, packet);
-                if let Some(backup) = segment::mp_prio_backup(packet) {
+                if let Some(backup) = mp_prio::mp_prio_backup(packet) {
                     let is_lost = port.mp_prio_to_lose > 0;
                     port.mp_prio_to_lose = port.mp_prio_to_lose.saturating_sub(1);
-                    port.mp_prio_requests.push(MpPrioRequest { at: now.since(Instant::ZERO), backup, is_dropped: lost: is_lost });
+                    port.mp_prio_requests.push(MpPrioRequest {
+                        at: now.since(Instant::ZERO),
+                        backup,
+                        is_dropped: is_lost,
+                    });
                     if is_lost {
                         continue;
                     }
@@ -286,8 +290,8 @@ impl Engine {
 }
 
 fn count_bytes(timeline: &mut Vec<[u64; 2]>, direction: Direction, at: Instant, bytes: usize) {
-    let index =
-        usize::try_from(at.since(Instant::ZERO).as_nanos() / EmulationReport::SLOT.as_nanos()).unwrap_or(usize::MAX);
+    let index = usize::try_from(at.since(Instant::ZERO).as_nanos() / EmulationReport::SLOT.as_nanos())
+        .unwrap_or(usize::MAX);
     // A day of slots; what comes later is still in the sums.
     if index >= 864_000 {
         return;
@@ -304,7 +308,7 @@ fn count_bytes(timeline: &mut Vec<[u64; 2]>, direction: Direction, at: Instant, 
 fn add_traffic_sample(samples: &mut Vec<TrafficSample>, direction: Direction, at: Instant, packet: &[u8]) {
     let at = at.since(Instant::ZERO);
     let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-    let payload = u32::try_from(segment::payload_len(packet)).unwrap_or(u32::MAX);
+    let payload = u32::try_from(mp_prio::payload_len(packet)).unwrap_or(u32::MAX);
     let (down, up) = if direction == Direction::Down { (bytes, 0) } else { (0, bytes) };
     let is_full = samples.len() >= MAX_TRAFFIC_SAMPLES;
     match samples.last_mut() {

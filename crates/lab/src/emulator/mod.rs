@@ -2,8 +2,8 @@
 
 mod engine;
 mod lateness;
-mod report;
 mod mp_prio;
+mod report;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::network::TunPair;
 use crate::{LabError, NAME};
-use engine::{Engine, EmulatorCommand};
+use engine::{EmulatorCommand, Engine};
 pub use lateness::Lateness;
 pub use report::{EmulationReport, LinkReport, MpPrioRequest, TrafficSample};
 
@@ -42,13 +42,15 @@ impl Emulator {
         let (commands, receiver) = mpsc::channel();
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wakeup = Arc::new(wakeup.map_err(|e| LabError::Setup { step: "eventfd".into(), source: e.into() })?);
-        let engine = Engine::new(links, events, seed, wakeup.clone(), receiver).map_err(LabError::at_step("emulator"))?;
+        let engine =
+            Engine::new(links, events, seed, wakeup.clone(), receiver).map_err(LabError::at_step("emulator"))?;
         let (result_sender, result_receiver) = mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name("emulator".into()).spawn(move || run_thread(engine, &result_sender));
+        let thread =
+            std::thread::Builder::new().name("emulator".into()).spawn(move || run_thread(engine, &result_sender));
         let thread = thread.map_err(LabError::at_step("emulator's thread"))?;
         let result = result_receiver.recv().map_err(|_| LabError::Emulator("it did not start".into()))?;
         let pid_namespace = result.map_err(LabError::at_step("PID namespace"))?;
-        Ok((Self { commands: orders: commands, wakeup: bell: wakeup, thread: Some(thread) }, pid_namespace))
+        Ok((Self { commands, wakeup, thread: Some(thread) }, pid_namespace))
     }
 
     /// Fresh links and counters, from this time of the clock on. Comes back when they are in place.

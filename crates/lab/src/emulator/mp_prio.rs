@@ -15,7 +15,9 @@ pub(super) fn mp_prio_backup(packet: &[u8]) -> Option<bool> {
         match options {
             [OPTION_END, ..] | [] => return None,
             [OPTION_NOP, remaining @ ..] => options = remaining,
-            [OPTION_MPTCP, 3 | 4, subtype_and_flags, ..] if subtype_and_flags >> 4 == SUBTYPE_MP_PRIO => return Some(subtype_and_flags & 1 == 1),
+            [OPTION_MPTCP, 3 | 4, subtype_and_flags, ..] if subtype_and_flags >> 4 == SUBTYPE_MP_PRIO => {
+                return Some(subtype_and_flags & 1 == 1);
+            }
             [_, length, ..] if *length >= 2 => options = options.get(usize::from(*length)..)?,
             _ => return None,
         }

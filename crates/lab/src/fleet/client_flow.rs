@@ -165,7 +165,7 @@ fn send_bytes(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
 /// All that comes.
 fn receive_all(stream: &mut TcpStream) -> Arrivals {
     let (mut arrivals, mut buffer) = (Vec::new(), vec![0; 256 * 1024]);
-    while let Ok(length @ 1..) = stream.read_all(&mut buffer) {
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
         arrivals.push((Instant::now(), length as u64));
     }
     arrivals
@@ -181,11 +181,20 @@ fn to_result(arrivals: &[(Instant, u64)], start: Instant, expected: u64) -> Resu
     let settled_at = start + SETTLE_TIME;
     let late_bytes: u64 = arrivals.iter().filter(|(at, _)| *at > settled_at).map(|(_, bytes)| bytes).sum();
     let late_seconds = end.saturating_duration_since(settled_at).as_secs_f64();
-    Ok(TransferResult { bytes, time: end - start, settled_bps: if late_seconds > 0.0 { late_bytes as f64 * 8.0 / late_seconds } else { 0.0 } })
+    Ok(TransferResult {
+        bytes,
+        time: end - start,
+        settled_bps: if late_seconds > 0.0 { late_bytes as f64 * 8.0 / late_seconds } else { 0.0 },
+    })
 }
 
 /// A server of one connection; what arrived there when comes at its end.
-fn start_server(lab: &Lab, transport: ClientTransport, direction: Direction, bytes: u64) -> Result<Receiver<Arrivals>, LabError> {
+fn start_server(
+    lab: &Lab,
+    transport: ClientTransport,
+    direction: Direction,
+    bytes: u64,
+) -> Result<Receiver<Arrivals>, LabError> {
     let listener = listen(lab, TARGET_ADDRESS.into(), transport.protocol())?;
     let (sender, arrivals) = mpsc::channel();
     std::thread::spawn(move || {

@@ -107,7 +107,11 @@ impl LabFleet {
     }
 
     /// Starts the edge, and waits until it is ready. `known`: how it knows the relays of its command line.
-    pub(crate) fn start_edge(&mut self, config: &FleetConfig<'_>, addressing: RelayAddressing) -> Result<(), LabError> {
+    pub(crate) fn start_edge(
+        &mut self,
+        config: &FleetConfig<'_>,
+        addressing: RelayAddressing,
+    ) -> Result<(), LabError> {
         let mut args = vec!["edge".to_owned(), "--listen".into(), EDGE_ADDRESS.into()];
         args.extend(["--certificate".into(), "edge.pem".into()]);
         args.extend(["--run-dir".into(), self.folder().join("run").display().to_string()]);
@@ -117,12 +121,16 @@ impl LabFleet {
                 args.extend(["--relay".into(), ABSENT_RELAY.to_string(), "--direct".into()])
             }
             (RelayAssignment::CommandLine, addressing) => args.extend((0..config.relays).flat_map(|index| {
-                let host_name = matches!(addressing, RelayAddressing::HostName(_)).then(|| relay_host(index.into()));
+                let host_name =
+                    matches!(addressing, RelayAddressing::HostName(_)).then(|| relay_host(index.into()));
                 ["--relay".into(), host_name.unwrap_or_else(|| relay_address(index).to_string())]
             })),
-            (RelayAssignment::Fleet, _) => {
-                args.extend(["--fleet".into(), service_url(), "--origin".into(), format!("{SERVER}:{}", SERVER_PORTS[0])])
-            }
+            (RelayAssignment::Fleet, _) => args.extend([
+                "--fleet".into(),
+                service_url(),
+                "--origin".into(),
+                format!("{SERVER}:{}", SERVER_PORTS[0]),
+            ]),
         }
         if config.access == EdgeAccess::Lan {
             self.lan = Some(LabLan::build(&self.lab)?);
@@ -135,7 +143,11 @@ impl LabFleet {
         let lab = &self.lab;
         let edge = FleetProcess::start("edge", self.folder(), &mut command, |command| lab.spawn(command))?;
         let edge = edge.wait_until_ready("listens on")?;
-        self.edge = Some(if config.assignment == RelayAssignment::Fleet { edge.wait_until_ready("has given")? } else { edge });
+        self.edge = Some(if config.assignment == RelayAssignment::Fleet {
+            edge.wait_until_ready("has given")?
+        } else {
+            edge
+        });
         Ok(())
     }
 
@@ -174,8 +186,16 @@ impl LabFleet {
         let folder = TempDir::new().map_err(LabError::at_step("a place for the fleet"))?;
         let addresses: Vec<Ipv4Addr> = (0..config.relays).map(relay_address).collect();
         let members = MemberFiles::new(config.program, folder.path(), &addresses)?;
-        let mut fleet =
-            Self { edge: None, relays: Vec::new(), _fleet_service: None, lan: None, lab, start_time: zero, member_files: members, temp_dir: folder };
+        let mut fleet = Self {
+            edge: None,
+            relays: Vec::new(),
+            _fleet_service: None,
+            lan: None,
+            lab,
+            start_time: zero,
+            member_files: members,
+            temp_dir: folder,
+        };
         if config.assignment == RelayAssignment::Fleet {
             let listen = format!("{SERVER}:{SERVICE_PORT}");
             fleet._fleet_service =
@@ -193,7 +213,8 @@ impl LabFleet {
         let address_and_port = format!("{}:{RELAY_PORT}", relay_address(index));
         let certificate = format!("{}.pem", relay_name(index.into()));
         let server = SERVER.to_string();
-        let mut args = vec!["relay", "--listen", &address_and_port, "--certificate", &certificate, "--allow-net", &server];
+        let mut args =
+            vec!["relay", "--listen", &address_and_port, "--certificate", &certificate, "--allow-net", &server];
         let ports = SERVER_PORTS.map(|port| port.to_string());
         args.extend(ports.iter().flat_map(|port| ["--allow-port", port]));
         let url = service_url();
@@ -205,7 +226,8 @@ impl LabFleet {
 
     fn start_at_server(&self, name: &str, args: &[&str]) -> Result<FleetProcess, LabError> {
         let mut command = self.marline_command(args);
-        let member = FleetProcess::start(name, self.folder(), &mut command, |command| self.lab.spawn_at_server(command));
+        let member =
+            FleetProcess::start(name, self.folder(), &mut command, |command| self.lab.spawn_at_server(command));
         member?.wait_until_ready("listens on")
     }
 

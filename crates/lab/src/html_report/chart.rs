@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::axis::Axis;
-use super::escape::{escape, coordinate};
+use super::escape::{coordinate, escape};
 
 /// A chart of rates over time.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +93,8 @@ impl Chart {
     pub(super) fn write(&self, out: &mut String, span: f64, peak: f64) {
         let (time, rate) = (Axis::new(span, 8), Axis::new(peak, 6));
         let x = |at: f64| LEFT_MARGIN + (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) * at / time.end;
-        let y = |at: f64| HEIGHT - BOTTOM_MARGIN - (HEIGHT - TOP_MARGIN - BOTTOM_MARGIN) * at.min(rate.end) / rate.end;
+        let y =
+            |at: f64| HEIGHT - BOTTOM_MARGIN - (HEIGHT - TOP_MARGIN - BOTTOM_MARGIN) * at.min(rate.end) / rate.end;
         let title = escape(&self.title);
         let _ = writeln!(out, "<figure><figcaption>{title}</figcaption>");
         let _ = writeln!(
@@ -103,7 +104,8 @@ impl Chart {
         let _ = writeln!(out, "<title>{title}</title>");
         for (at, word) in rate.ticks() {
             let (at, right) = (coordinate(y(at)), WIDTH - RIGHT_MARGIN);
-            let _ = writeln!(out, "<line class=\"grid\" x1=\"{LEFT_MARGIN}\" y1=\"{at}\" x2=\"{right}\" y2=\"{at}\"/>");
+            let _ =
+                writeln!(out, "<line class=\"grid\" x1=\"{LEFT_MARGIN}\" y1=\"{at}\" x2=\"{right}\" y2=\"{at}\"/>");
             let _ = writeln!(
                 out,
                 "<text x=\"{}\" y=\"{at}\" dy=\".35em\" text-anchor=\"end\">{word}</text>",

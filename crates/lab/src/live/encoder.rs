@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use marline_core::units::Bitrate;
 
-use super::packet_diff::TimedPacket;
 use super::flv::FlvReader;
+use super::packet_diff::TimedPacket;
 
 /// What is sent.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -54,19 +54,21 @@ pub(crate) fn ffmpeg_command(config: BroadcastConfig, url: &str, progress: &Path
 }
 
 /// Collects what ffmpeg makes, with the moment of each packet; the whole comes at its end.
-pub(crate) fn collect_packets(mut output: impl Read + Send + 'static) -> Receiver<Result<Vec<TimedPacket>, String>> {
+pub(crate) fn collect_packets(
+    mut output: impl Read + Send + 'static,
+) -> Receiver<Result<Vec<TimedPacket>, String>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let (mut reader, mut arrived, mut buffer) = (FlvReader::default(), Vec::new(), vec![0; 64 * 1024]);
         let result = loop {
-            let length = match output.read_all(&mut buffer) {
+            let length = match output.read(&mut buffer) {
                 Ok(length) => length,
                 Err(error) => break Err(error.to_string()),
             };
             let seen_at = Instant::now();
             reader.push(buffer.get(..length).unwrap_or_default());
             match reader.packets() {
-                Ok(packets) => arrived.extend(packets.into_iter().map(|packet| TimedPacket { seen_at: at: seen_at, packet })),
+                Ok(packets) => arrived.extend(packets.into_iter().map(|packet| TimedPacket { seen_at, packet })),
                 Err(error) => break Err(error),
             }
             if length == 0 {

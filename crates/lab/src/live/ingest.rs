@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::packet_diff::TimedPacket;
 use super::flv::FlvReader;
+use super::packet_diff::TimedPacket;
 use crate::fleet::FleetProcess;
 use crate::server::find_program;
 use crate::{Lab, LabError};
@@ -64,15 +64,26 @@ impl RtmpIngest {
         let step = || LabError::at_step("a place for the recording");
         let records = folder.join("recorded");
         fs::create_dir_all(&records).map_err(step())?;
-        let program = find_program("nginx").ok_or(LabError::MissingProgram { program: "nginx".into(), package: "nginx-light" })?;
+        let program = find_program("nginx")
+            .ok_or(LabError::MissingProgram { program: "nginx".into(), package: "nginx-light" })?;
         fs::write(folder.join("rtmp.conf"), nginx_config(rtmp_module()?, folder)).map_err(step())?;
         let mut command = Command::new(program);
         command.arg("-p").arg(folder).arg("-c").arg(folder.join("rtmp.conf"));
         let nginx = FleetProcess::start("nginx", folder, &mut command, |command| lab.spawn_at_server(command))?;
         wait_for_listener(lab)?;
         let (end, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let watcher = RecordingWatcher { record_dir: records, is_stopping: Arc::clone(&end), packet_count: Arc::clone(&count), files: Vec::new() };
-        Ok(Self { _nginx: nginx, watcher: Some(std::thread::spawn(|| watcher.watch())), is_stopping: end, packet_count: count })
+        let watcher = RecordingWatcher {
+            record_dir: records,
+            is_stopping: Arc::clone(&end),
+            packet_count: Arc::clone(&count),
+            files: Vec::new(),
+        };
+        Ok(Self {
+            _nginx: nginx,
+            watcher: Some(std::thread::spawn(|| watcher.watch())),
+            is_stopping: end,
+            packet_count: count,
+        })
     }
 
     /// Packets that were recorded so far.
@@ -153,12 +164,12 @@ impl RecordingWatcher {
             let is_last = self.is_stopping.load(Ordering::Relaxed);
             self.find_new_files().map_err(|error| format!("{}: {error}", self.record_dir.display()))?;
             for watched in &mut self.files {
-                while let Ok(length @ 1..) = watched.file.read_all(&mut buffer) {
+                while let Ok(length @ 1..) = watched.file.read(&mut buffer) {
                     let seen_at = Instant::now();
                     watched.reader.push(buffer.get(..length).unwrap_or_default());
                     let packets = watched.reader.packets();
                     let packets = packets.map_err(|error| format!("{}: {error}", watched.path.display()))?;
-                    recorded.packets.extend(packets.into_iter().map(|packet| TimedPacket { seen_at: at: seen_at, packet }));
+                    recorded.packets.extend(packets.into_iter().map(|packet| TimedPacket { seen_at, packet }));
                 }
             }
             self.packet_count.store(recorded.packets.len(), Ordering::Relaxed);

@@ -14,10 +14,10 @@
 //! 3. A stall belongs to a failure if it lies between its beginning and [`AFTERMATH`] after its end, or the next failure.
 //! 4. After the last packet was sent the recording has [`DRAIN`] without a new packet to come to its end.
 
-mod packet_diff;
 mod encoder;
 mod flv;
 mod ingest;
+mod packet_diff;
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -26,13 +26,13 @@ use clap::ValueEnum;
 use marline_sim::spec::{LinkEventKind, LinkSpec};
 use serde::Serialize;
 
-use crate::fleet::{EDGE_ADDRESS, LabFleet, FleetProcess, FleetConfig, EdgeAccess};
+use crate::fleet::{EDGE_ADDRESS, EdgeAccess, FleetConfig, FleetProcess, LabFleet};
 use crate::network::SERVER;
 use crate::{EmulationReport, Lab, LabError};
-use packet_diff::{PacketComparison, TimedPacket, required_buffer, longest_stall};
 pub(crate) use encoder::BroadcastConfig;
 pub(crate) use ingest::check_installed;
-use ingest::{RtmpIngest, Recording};
+use ingest::{Recording, RtmpIngest};
+use packet_diff::{PacketComparison, TimedPacket, longest_stall, required_buffer};
 
 /// How a link fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
@@ -69,7 +69,8 @@ pub(crate) struct LinkFailure {
 /// Two failures in a stream of this length: the first link, then the second one, each for a sixth of it.
 pub(crate) fn two_failures(length: Duration, modes: [FailureMode; 2]) -> [LinkFailure; 2] {
     let [first, second] = modes;
-    let cut = |position: f64, link, mode| LinkFailure { at: length.mul_f64(position), length: length / 6, link, mode: how: mode };
+    let cut =
+        |position: f64, link, mode| LinkFailure { at: length.mul_f64(position), length: length / 6, link, mode };
     [cut(0.25, 0, first), cut(0.6, 1, second)]
 }
 
@@ -115,7 +116,10 @@ pub(crate) struct Broadcast {
 impl Broadcast {
     /// Whether every frame was sent and received over one connection.
     pub(crate) fn is_complete(&self) -> bool {
-        self.received.is_complete() && self.disconnects == 0 && self.failed.is_none() && self.dropped_frames == Some(0)
+        self.received.is_complete()
+            && self.disconnects == 0
+            && self.failed.is_none()
+            && self.dropped_frames == Some(0)
     }
 
     /// A link's share of all bytes from the client.
@@ -126,7 +130,11 @@ impl Broadcast {
 }
 
 /// Broadcasts. None: the user wants an end.
-pub(crate) fn broadcast(config: &FleetConfig<'_>, broadcast_config: BroadcastConfig, failures: &[LinkFailure]) -> Result<Option<Broadcast>, LabError> {
+pub(crate) fn broadcast(
+    config: &FleetConfig<'_>,
+    broadcast_config: BroadcastConfig,
+    failures: &[LinkFailure],
+) -> Result<Option<Broadcast>, LabError> {
     let fleet = LabFleet::start(config)?;
     let lab = fleet.lab();
     let ingest = RtmpIngest::start(lab, fleet.folder())?;
@@ -162,7 +170,9 @@ pub(crate) fn broadcast(config: &FleetConfig<'_>, broadcast_config: BroadcastCon
     let links = uplink_bytes(&before, &after);
     let timeline = timeline(&after, start - fleet.start_time(), &recorded, start);
     let max_lateness = after.lateness.max;
-    let unreliable_reason = after.unreliable_reason().or_else(|| (max_lateness > MAX_LATENESS).then(|| format!("a packet was {max_lateness:.1?} late")));
+    let unreliable_reason = after
+        .unreliable_reason()
+        .or_else(|| (max_lateness > MAX_LATENESS).then(|| format!("a packet was {max_lateness:.1?} late")));
     let cuts = failure_impacts(config.links, failures, &recorded, start);
     Ok(Some(with_comparison(
         &sent_packets,
@@ -179,7 +189,7 @@ pub(crate) fn broadcast(config: &FleetConfig<'_>, broadcast_config: BroadcastCon
             disconnects: 0,
             relay,
             failed,
-            unreliable_reason: suspect: unreliable_reason,
+            unreliable_reason,
         },
     )))
 }
@@ -187,7 +197,10 @@ pub(crate) fn broadcast(config: &FleetConfig<'_>, broadcast_config: BroadcastCon
 /// Fills in what both ends together say.
 fn with_comparison(sent: &[TimedPacket], recorded: Recording, broadcast: Broadcast) -> Broadcast {
     let packets = &recorded.packets;
-    let total_stall = packets.first().zip(packets.last()).map(|(first, last)| longest_stall(packets, first.seen_at, last.seen_at));
+    let total_stall = packets
+        .first()
+        .zip(packets.last())
+        .map(|(first, last)| longest_stall(packets, first.seen_at, last.seen_at));
     Broadcast {
         received: PacketComparison::compare(sent, packets),
         stall_s: total_stall.unwrap_or_default().as_secs_f64(),
@@ -197,7 +210,12 @@ fn with_comparison(sent: &[TimedPacket], recorded: Recording, broadcast: Broadca
     }
 }
 
-fn failure_impacts(links: &[LinkSpec], failures: &[LinkFailure], recorded: &Recording, start: Instant) -> Vec<FailureImpact> {
+fn failure_impacts(
+    links: &[LinkSpec],
+    failures: &[LinkFailure],
+    recorded: &Recording,
+    start: Instant,
+) -> Vec<FailureImpact> {
     let impact = |(index, failure): (usize, &LinkFailure)| {
         let failed_at = start + failure.at;
         let next = failures.get(index + 1).map_or(Duration::MAX, |next| next.at);
@@ -214,8 +232,9 @@ fn uplink_bytes(before: &EmulationReport, after: &EmulationReport) -> Vec<(Strin
     let uplink_bytes = |emulation: &EmulationReport, at: usize| -> u64 {
         emulation.links.get(at).map_or(0, |link| link.up_timeline.iter().map(|slot| slot.bytes()).sum())
     };
-    let link_bytes =
-        |(at, link): (usize, &crate::LinkReport)| (link.name.clone(), uplink_bytes(after, at).saturating_sub(uplink_bytes(before, at)));
+    let link_bytes = |(at, link): (usize, &crate::LinkReport)| {
+        (link.name.clone(), uplink_bytes(after, at).saturating_sub(uplink_bytes(before, at)))
+    };
     after.links.iter().enumerate().map(link_bytes).collect()
 }
 
@@ -248,8 +267,10 @@ fn run_failures(
     start: Instant,
     limit: Duration,
 ) -> Result<bool, LabError> {
-    let mut actions: Vec<(Duration, &LinkFailure, bool)> =
-        failures.iter().flat_map(|failure| [(failure.at, failure, false), (failure.at + failure.length, failure, true)]).collect();
+    let mut actions: Vec<(Duration, &LinkFailure, bool)> = failures
+        .iter()
+        .flat_map(|failure| [(failure.at, failure, false), (failure.at + failure.length, failure, true)])
+        .collect();
     actions.sort_by_key(|(at, ..)| *at);
     let mut actions = actions.into_iter().peekable();
     while ffmpeg.try_wait().map_err(LabError::at_step("ffmpeg"))?.is_none() {
@@ -264,7 +285,10 @@ fn run_failures(
             let Some(link) = links.get(failure.link) else { continue };
             match failure.mode {
                 FailureMode::CarrierLost => lab.set_device_up(&link.name, is_restored)?,
-                FailureMode::Silent => lab.change_link(&link.name, if is_restored { LinkEventKind::Restore } else { LinkEventKind::Down })?,
+                FailureMode::Silent => lab.change_link(
+                    &link.name,
+                    if is_restored { LinkEventKind::Restore } else { LinkEventKind::Down },
+                )?,
             }
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -290,7 +314,8 @@ fn start_socat(lab: &Lab, fleet: &LabFleet) -> Result<FleetProcess, LabError> {
     // One way may last longer than the other; and it says when it listens.
     command.args(["-dd", "-t", "60", &format!("TCP-LISTEN:1935,bind={SOCAT_ADDRESS},fork,reuseaddr")]);
     command.arg(format!("PROXY:{edge}:{SERVER}:1935,proxyport={port}"));
-    FleetProcess::start("socat", fleet.folder(), &mut command, |command| lab.spawn(command))?.wait_until_ready("listening on")
+    FleetProcess::start("socat", fleet.folder(), &mut command, |command| lab.spawn(command))?
+        .wait_until_ready("listening on")
 }
 
 fn read_stderr(ffmpeg: &mut Child) -> std::sync::mpsc::Receiver<String> {
@@ -332,7 +357,8 @@ mod tests {
 
     #[test]
     fn two_failures_lie_within_the_stream_and_apart() {
-        let [first, second] = two_failures(Duration::from_secs(60), [FailureMode::CarrierLost, FailureMode::Silent]);
+        let [first, second] =
+            two_failures(Duration::from_secs(60), [FailureMode::CarrierLost, FailureMode::Silent]);
         assert_eq!((first.at, first.length), (Duration::from_secs(15), Duration::from_secs(10)));
         assert!(first.at + first.length < second.at && second.at + second.length < Duration::from_secs(60));
         assert_ne!(first.link, second.link);

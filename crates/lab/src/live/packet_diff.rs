@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::flv::{MediaKind, FlvPacket};
+use super::flv::{FlvPacket, MediaKind};
 
 /// A packet and when it was seen.
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +38,13 @@ pub(crate) struct PacketComparison {
 impl PacketComparison {
     /// Compares both.
     pub(crate) fn compare(sent: &[TimedPacket], recorded: &[TimedPacket]) -> Self {
-        let frames = |packets: &[TimedPacket]| packets.iter().filter(|seen| seen.packet.kind == MediaKind::Video).count();
+        let frames =
+            |packets: &[TimedPacket]| packets.iter().filter(|seen| seen.packet.kind == MediaKind::Video).count();
         let (mut next_sent, mut matched, mut foreign) = (0, 0, 0);
         for packet in recorded {
-            let is_same = |other: &TimedPacket| (other.packet.kind, other.packet.digest) == (packet.packet.kind, packet.packet.digest);
+            let is_same = |other: &TimedPacket| {
+                (other.packet.kind, other.packet.digest) == (packet.packet.kind, packet.packet.digest)
+            };
             match sent.iter().skip(next_sent).position(is_same) {
                 Some(skipped) => (next_sent, matched) = (next_sent + skipped + 1, matched + 1),
                 None => foreign += 1,
@@ -76,7 +79,8 @@ pub(crate) fn longest_stall(packets: &[TimedPacket], start: Instant, end: Instan
 pub(crate) fn required_buffer(packets: &[TimedPacket]) -> Duration {
     let Some(first) = packets.first() else { return Duration::ZERO };
     let lateness = |packet: &TimedPacket| {
-        packet.seen_at.saturating_duration_since(first.seen_at).as_secs_f64() - f64::from(packet.packet.millis) / 1000.0
+        packet.seen_at.saturating_duration_since(first.seen_at).as_secs_f64()
+            - f64::from(packet.packet.millis) / 1000.0
     };
     let min = packets.iter().map(lateness).fold(f64::INFINITY, f64::min);
     let max = packets.iter().map(lateness).fold(f64::NEG_INFINITY, f64::max);

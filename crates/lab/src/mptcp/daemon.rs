@@ -46,7 +46,7 @@ impl PathsDaemon {
     /// Starts it, and waits until it answers.
     pub(crate) fn start(lab: &Lab, configs: DaemonConfig) -> Result<Self, LabError> {
         let folder = TempDir::new().map_err(LabError::at_step("a place for the daemon"))?;
-        let mut daemon = Self { child: None, config: settings: configs, temp_dir: folder };
+        let mut daemon = Self { child: None, config: configs, temp_dir: folder };
         daemon.restart(lab)?;
         Ok(daemon)
     }
@@ -65,7 +65,10 @@ impl PathsDaemon {
             }
             command.arg("--trace").arg(trace);
         }
-        command.stdin(Stdio::null()).stdout(errors.try_clone().map_err(LabError::at_step("a file"))?).stderr(errors);
+        command
+            .stdin(Stdio::null())
+            .stdout(errors.try_clone().map_err(LabError::at_step("a file"))?)
+            .stderr(errors);
         let start_error = |source| LabError::Start { program: "marline paths".into(), source };
         self.child = Some(lab.spawn(&mut command).map_err(start_error)?);
         let deadline = Instant::now() + START_TIMEOUT;

@@ -21,8 +21,8 @@ pub(crate) fn add_endpoints(lab: &Lab, links: &[(usize, &str)], backup: bool) ->
 }
 
 fn run_ip_mptcp(lab: &Lab, args: &[&str]) -> Result<(), LabError> {
-    let program =
-        crate::server::find_program("ip").ok_or(LabError::MissingProgram { program: "ip".into(), package: "iproute2" })?;
+    let program = crate::server::find_program("ip")
+        .ok_or(LabError::MissingProgram { program: "ip".into(), package: "iproute2" })?;
     let mut command = Command::new(program);
     command.arg("mptcp").args(args);
     let step = || format!("ip mptcp {}", args.join(" "));

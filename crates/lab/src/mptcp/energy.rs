@@ -51,7 +51,11 @@ pub(crate) fn energy_curve(emulation: &EmulationReport, model: Model, step: Dura
 }
 
 /// A meter that has seen the packets; `before` is asked before each of them.
-fn meter_with_packets(emulation: &EmulationReport, model: Model, mut before: impl FnMut(&Meter, Duration)) -> Meter {
+fn meter_with_packets(
+    emulation: &EmulationReport,
+    model: Model,
+    mut before: impl FnMut(&Meter, Duration),
+) -> Meter {
     let mut meter = Meter::new(model, Instant::ZERO);
     let mut signs: Vec<(LinkId, TrafficSample)> = Vec::new();
     for (id, link) in (0..).map(LinkId).zip(&emulation.links) {
@@ -104,7 +108,8 @@ mod tests {
     fn the_curve_rises_to_the_whole_and_a_part_of_it_is_what_was_spent_by_then() {
         let sign = |millis, down| TrafficSample { at: Duration::from_millis(millis), down, up: 0, payload: 0 };
         let links = vec![link("lte", LinkKind::Lte, vec![sign(100, 1500), sign(4000, 1500)])];
-        let emulation = EmulationReport { links, lateness: Lateness::default(), cpu_time: Duration::ZERO, is_real_time: false };
+        let emulation =
+            EmulationReport { links, lateness: Lateness::default(), cpu_time: Duration::ZERO, is_real_time: false };
         let model = || device_model("emptcp-s3");
         let second = Duration::from_secs(1);
         let curve = energy_curve(&emulation, model(), second, second * 30);
@@ -121,8 +126,12 @@ mod tests {
         let sign = |millis, down, up| TrafficSample { at: Duration::from_millis(millis), down, up, payload: 0 };
         let energy = |signs| {
             let links = vec![link("wifi", LinkKind::Wifi, Vec::new()), link("lte", LinkKind::Lte, signs)];
-            let emulation =
-                EmulationReport { links, lateness: Lateness::default(), cpu_time: Duration::ZERO, is_real_time: false };
+            let emulation = EmulationReport {
+                links,
+                lateness: Lateness::default(),
+                cpu_time: Duration::ZERO,
+                is_real_time: false,
+            };
             energy_of_packets(&emulation, device_model("emptcp-s3"))
         };
         assert_eq!(link_energy(&energy(Vec::new()), 1), 0.0);

@@ -115,7 +115,8 @@ impl Connection {
                     got.timeline.resize(got.timeline.len().max(slot + 1), 0);
                     got.timeline[slot] += count as u64;
                     got.bytes += count as u64;
-                    got.longest_pause = got.longest_pause.max(last.map_or(Duration::ZERO, |last| now.saturating_sub(last)));
+                    got.longest_pause =
+                        got.longest_pause.max(last.map_or(Duration::ZERO, |last| now.saturating_sub(last)));
                     (got.time, last) = (now, Some(now));
                 }
             }
@@ -170,7 +171,7 @@ impl Connection {
 
     /// Some bytes; none: nothing came for a while.
     fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match self.stream.read_all(buffer) {
+        match self.stream.read(buffer) {
             Ok(length) => Ok(Some(length)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -185,7 +186,11 @@ impl Connection {
 }
 
 /// A download over a connection of its own.
-pub(crate) fn download(socket_protocol: SocketProtocol<'_>, path: &str, until: StopCondition) -> io::Result<DownloadResult> {
+pub(crate) fn download(
+    socket_protocol: SocketProtocol<'_>,
+    path: &str,
+    until: StopCondition,
+) -> io::Result<DownloadResult> {
     let start = Instant::now();
     Connection::open(socket_protocol, until.limit)?.get(path, start, until)
 }
@@ -229,7 +234,12 @@ mod tests {
     fn the_rate_leaves_out_what_came_before() {
         let mut timeline = vec![1_000_000; 50];
         timeline.extend([2_000_000; 50]);
-        let got = DownloadResult { bytes: 150_000_000, time: Duration::from_secs(10), timeline, ..DownloadResult::default() };
+        let got = DownloadResult {
+            bytes: 150_000_000,
+            time: Duration::from_secs(10),
+            timeline,
+            ..DownloadResult::default()
+        };
         assert_eq!(got.rate_from(Duration::from_secs(5)), 20e6);
         assert_eq!(got.rate_from(Duration::ZERO), 15e6);
     }

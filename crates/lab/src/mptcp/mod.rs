@@ -11,9 +11,9 @@
 
 pub(crate) mod daemon;
 pub(crate) mod endpoint;
-pub(crate) mod http_client;
 pub(crate) mod energy;
-pub(crate) mod web_page;
+pub(crate) mod http_client;
 pub(crate) mod mptcpd;
-pub(crate) mod testbed;
 pub(crate) mod suspended_traffic;
+pub(crate) mod testbed;
+pub(crate) mod web_page;

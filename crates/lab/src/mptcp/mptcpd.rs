@@ -23,7 +23,8 @@ impl Mptcpd {
 
     /// Starts it, and waits until it has made an endpoint for each of so many links.
     pub(crate) fn start(lab: &Lab, links: usize) -> Result<Self, LabError> {
-        let program = Self::program().ok_or(LabError::MissingProgram { program: "mptcpd".into(), package: "mptcpd" })?;
+        let program =
+            Self::program().ok_or(LabError::MissingProgram { program: "mptcpd".into(), package: "mptcpd" })?;
         let mut command = Command::new(program);
         command.args(["--load-plugins=addr_adv", "--addr-flags=subflow", "--log=stderr"]);
         command.arg("--notify-flags=existing,skip_link_local,skip_loopback");
@@ -56,7 +57,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many endpoints there are.
 fn endpoint_count(lab: &Lab) -> io::Result<usize> {
-    let program = server::find_program("ip").ok_or_else(|| io::Error::other("`ip` (package iproute2) is not installed"))?;
+    let program =
+        server::find_program("ip").ok_or_else(|| io::Error::other("`ip` (package iproute2) is not installed"))?;
     let output = lab.run_at_client(|| Command::new(program).args(["mptcp", "endpoint", "show"]).output())?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().count())
 }

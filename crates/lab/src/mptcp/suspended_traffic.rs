@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn what_passes_after_the_drain_is_told_from_what_drains() {
-        let sign = |millis, down, payload| TrafficSample { at: Duration::from_millis(millis), down, up: 60, payload };
+        let sign =
+            |millis, down, payload| TrafficSample { at: Duration::from_millis(millis), down, up: 60, payload };
         let asked = |seconds, backup| MpPrioRequest { at: Duration::from_secs(seconds), backup, is_dropped: false };
         let mut lte = LinkReport {
             name: "lte".into(),
@@ -81,7 +82,8 @@ mod tests {
         let suspended = |lte: &LinkReport, end| {
             let links = vec![lte.clone()];
             let cpu = Duration::ZERO;
-            let emulation = EmulationReport { links, lateness: Lateness::default(), cpu_time: cpu, is_real_time: false };
+            let emulation =
+                EmulationReport { links, lateness: Lateness::default(), cpu_time: cpu, is_real_time: false };
             SuspendedTraffic::measure(&emulation, 0, Duration::from_secs(end))
         };
         let after = suspended(&lte, 72).unwrap();

@@ -23,11 +23,11 @@ use std::time::Duration;
 use marline_sim::spec::{LinkEvent, LinkSpec};
 use serde_json::Value;
 
-use super::daemon::{PathsDaemon, DaemonConfig};
+use super::daemon::{DaemonConfig, PathsDaemon};
 use super::endpoint;
 use super::http_client::{self, DownloadResult, SocketProtocol, StopCondition};
-use super::web_page::{self, PageResult};
 use super::mptcpd::Mptcpd;
+use super::web_page::{self, PageResult};
 use crate::{Congestion, EmulationReport, Lab, LabError, LabSpec, ServerTcp, Service};
 
 /// Who decides. See the [module](self).
@@ -114,7 +114,11 @@ impl Testbed {
             congestion: config.congestion,
             seed: config.seed,
             service: Service::Files(config.served_file.to_path_buf()),
-            sender: ServerTcp { mptcp: true, keeps_cwnd: [PathVariant::EMPTCP, PathVariant::EMPTCP_SETTLED, PathVariant::EMPTCP_TABLE].contains(&who) },
+            sender: ServerTcp {
+                mptcp: true,
+                keeps_cwnd: [PathVariant::EMPTCP, PathVariant::EMPTCP_SETTLED, PathVariant::EMPTCP_TABLE]
+                    .contains(&who),
+            },
             ..LabSpec::new(config.links.to_vec())
         })?;
         let links: Vec<String> = config.links.iter().map(|link| link.name.clone()).collect();
@@ -150,15 +154,25 @@ impl Testbed {
     }
 
     /// Downloads; the links' clock begins now.
-    pub(crate) fn download(&self, path: &str, until: StopCondition) -> Result<Result<DownloadResult, String>, LabError> {
+    pub(crate) fn download(
+        &self,
+        path: &str,
+        until: StopCondition,
+    ) -> Result<Result<DownloadResult, String>, LabError> {
         self.lab.start_links()?;
-        Ok(self.lab.run_at_client(|| fetch::download(self.socket_protocol(), path, until)).map_err(|error| error.to_string()))
+        Ok(self
+            .lab
+            .run_at_client(|| http_client::download(self.socket_protocol(), path, until))
+            .map_err(|error| error.to_string()))
     }
 
     /// Loads the page; the links' clock begins now.
     pub(crate) fn load_page(&self, limit: Duration) -> Result<Result<PageResult, String>, LabError> {
         self.lab.start_links()?;
-        Ok(self.lab.run_at_client(|| page::load_page(self.socket_protocol(), limit)).map_err(|error| error.to_string()))
+        Ok(self
+            .lab
+            .run_at_client(|| web_page::load_page(self.socket_protocol(), limit))
+            .map_err(|error| error.to_string()))
     }
 
     /// What the links did since then, once the ends of connections have passed.

@@ -53,7 +53,7 @@ impl HttpResponse {
             return Ok(Some(length));
         }
         self.stream.set_read_timeout(Some(wait))?;
-        match self.stream.read_all(buffer) {
+        match self.stream.read(buffer) {
             Ok(length) => Ok(Some(length)),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
@@ -143,7 +143,7 @@ fn read_head(stream: &mut TcpStream) -> io::Result<(Vec<u8>, ResponseHead)> {
         if held.len() > MAX_HEAD {
             return Err(io::Error::other("a head without an end"));
         }
-        match stream.read_all(&mut part)? {
+        match stream.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             length => held.extend(part.get(..length).unwrap_or_default()),
         }

@@ -13,8 +13,8 @@
 //!
 //! mpv was not used for this: it starts when it likes, and figures of a paper need the paper's player.
 
-mod mp4_fixture;
 mod http_client;
+mod mp4_fixture;
 
 use std::net::SocketAddr;
 
@@ -23,8 +23,8 @@ use marline_core::units::{Duration, Instant};
 use marline_sys::{clock, signal};
 use serde_json::{Value, json};
 
-pub(crate) use mp4_fixture::{Mp4Fixture, Mp4Fixtures};
 use http_client::{HttpResponse, StatusClient};
+pub(crate) use mp4_fixture::{Mp4Fixture, Mp4Fixtures};
 
 /// Where one sits down to watch.
 #[derive(Clone, Debug)]
@@ -117,7 +117,14 @@ struct EmulatedPlayer<'a> {
 impl<'a> EmulatedPlayer<'a> {
     fn new(config: &'a PlayerConfig, page: StatusClient) -> Self {
         let player = Player::new(config.video.clone(), config.thresholds, Instant::ZERO);
-        Self { config: seat: config, status_client: page, player, last_report: None, buffering_periods: Vec::new(), buffering_since: Some(Duration::ZERO) }
+        Self {
+            config,
+            status_client: page,
+            player,
+            last_report: None,
+            buffering_periods: Vec::new(),
+            buffering_since: Some(Duration::ZERO),
+        }
     }
 
     fn now(&self) -> Instant {

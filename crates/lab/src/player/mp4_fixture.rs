@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn labs_side_by_side_share_a_film_and_it_ends_with_the_last() {
         let films = Mp4Fixtures::default();
-        let (one, other) = (films.get_or_create(&video(800, 1)).unwrap(), films.get_or_create(&video(800, 1)).unwrap());
+        let (one, other) =
+            (films.get_or_create(&video(800, 1)).unwrap(), films.get_or_create(&video(800, 1)).unwrap());
         assert_eq!(one.path(), other.path());
         let path = films.get_or_create(&video(800, 2)).unwrap().path();
         assert!(!path.exists() && one.path().exists());

@@ -85,7 +85,8 @@ impl<N: MeasurementId, F: MeasuredValues> Measurement<N, F> {
         match self.result() {
             Err(reason) => format!("{}: FAILED: {reason}", self.id),
             Ok(measured) => {
-                let suspect = measured.unreliable_reason().map(|reason| format!("; suspect: {reason}")).unwrap_or_default();
+                let suspect =
+                    measured.unreliable_reason().map(|reason| format!("; suspect: {reason}")).unwrap_or_default();
                 format!("{}: {}{suspect}", self.id, measured.to_line())
             }
         }
@@ -93,12 +94,18 @@ impl<N: MeasurementId, F: MeasuredValues> Measurement<N, F> {
 }
 
 /// The one of this name that counts.
-pub(super) fn latest<'a, N: MeasurementId, F: MeasuredValues>(cells: &'a [Measurement<N, F>], name: &N) -> Option<&'a Measurement<N, F>> {
+pub(super) fn latest<'a, N: MeasurementId, F: MeasuredValues>(
+    cells: &'a [Measurement<N, F>],
+    name: &N,
+) -> Option<&'a Measurement<N, F>> {
     cells.iter().rfind(|cell| cell.id == *name)
 }
 
 /// Its figures, or why there are none.
-pub(super) fn latest_values<'a, N: MeasurementId, F: MeasuredValues>(cells: &'a [Measurement<N, F>], name: &N) -> Result<&'a F, String> {
+pub(super) fn latest_values<'a, N: MeasurementId, F: MeasuredValues>(
+    cells: &'a [Measurement<N, F>],
+    name: &N,
+) -> Result<&'a F, String> {
     latest(cells, name).ok_or("was not done")?.result()
 }
 

@@ -14,25 +14,25 @@
 //! 5. An option that would change nothing is refused ([`check`]): a label must not suggest a measurement.
 
 mod bass;
-mod result_set;
-mod measurement;
 mod emptcp;
-mod threshold;
 mod greenbag;
+mod measurement;
 mod paper;
-mod thesis_energy;
+mod result_set;
 mod store;
 mod superaggregation;
 mod thesis;
+mod thesis_energy;
+mod threshold;
 
 use std::path::PathBuf;
 
 use clap::Args;
 use marline_sim::scenario::Scenario;
 
-use crate::results::{Backend, HostInfo, DownloadOutcome, ResultRow};
-use crate::runner::command::{prepare_run, outcome_line, retain_cases, print_line, notice};
-use crate::runner::{RunPlan, Results, format_duration};
+use crate::results::{Backend, DownloadOutcome, HostInfo, ResultRow};
+use crate::runner::command::{notice, outcome_line, prepare_run, print_line, retain_cases};
+use crate::runner::{Results, RunPlan, format_duration};
 use crate::{LabError, scenarios};
 use paper::ThesisFigures;
 use store::{Persist, ResultStore};
@@ -170,8 +170,11 @@ fn check_options(args: &ReproduceArgs) -> Result<(), LabError> {
         }
         // That super has no virtual time is said by itself.
         if given && args.sim && name != "super" && !simulated.contains(&name) {
-            let reason = if option == "--cc" { ": its model of TCP has no congestion control to choose" } else { "" };
-            return Err(LabError::Spec(format!("{option} changes nothing of {name} in virtual time (--sim){reason}")));
+            let reason =
+                if option == "--cc" { ": its model of TCP has no congestion control to choose" } else { "" };
+            return Err(LabError::Spec(format!(
+                "{option} changes nothing of {name} in virtual time (--sim){reason}"
+            )));
         }
     }
     Ok(())
@@ -259,7 +262,8 @@ fn quick(args: &ReproduceArgs, paper: &ThesisFigures, scenario: &Scenario) -> Re
     // Privilege first: it must be asked for while there is one thread.
     let lab = if args.sim { None } else { Some(prepare_run(Backend::Lab)) };
     let runs = args.runs.unwrap_or(1);
-    let tell = |outcome: &DownloadOutcome| notice(&format!("{}: {}", outcome.backend.name(), outcome_line(outcome)));
+    let tell =
+        |outcome: &DownloadOutcome| notice(&format!("{}: {}", outcome.backend.name(), outcome_line(outcome)));
     let simulated = run_plan(scenario, runs, Backend::Sim).run(|_, _, _| false, tell)?;
     print_results(args, paper, &simulated.outcomes, Backend::Sim, 1.0);
     let mut small = scaled_scenario(scenario, QUICK_LAB_SCALE);
@@ -297,7 +301,14 @@ fn latest_of_cases(kept: Vec<DownloadOutcome>, scenario: &Scenario) -> Vec<Downl
 }
 
 fn run_plan(scenario: &Scenario, runs: u32, backend: Backend) -> RunPlan<'_> {
-    RunPlan { scenario, runs, backend: by: backend, traces: Vec::new(), samples_process: backend == Backend::Lab, shows_progress: false }
+    RunPlan {
+        scenario,
+        runs,
+        backend,
+        traces: Vec::new(),
+        samples_process: backend == Backend::Lab,
+        shows_progress: false,
+    }
 }
 
 fn scaled_scenario(scenario: &Scenario, factor: f64) -> Scenario {
@@ -310,7 +321,13 @@ fn scaled_scenario(scenario: &Scenario, factor: f64) -> Scenario {
 const EQUAL_WITHIN: f64 = 10.0;
 
 /// Prints everything in the form that was asked for.
-fn print_results(args: &ReproduceArgs, paper: &ThesisFigures, outcomes: &[DownloadOutcome], backend: Backend, scale: f64) {
+fn print_results(
+    args: &ReproduceArgs,
+    paper: &ThesisFigures,
+    outcomes: &[DownloadOutcome],
+    backend: Backend,
+    scale: f64,
+) {
     let rows = thesis::rows(paper, outcomes, backend, scale);
     if args.json {
         print_rows(args, &rows);
@@ -319,7 +336,14 @@ fn print_results(args: &ReproduceArgs, paper: &ThesisFigures, outcomes: &[Downlo
     print_tables(args, paper, outcomes, &rows, backend, scale);
 }
 
-fn print_tables(args: &ReproduceArgs, paper: &ThesisFigures, outcomes: &[DownloadOutcome], rows: &[ResultRow], backend: Backend, scale: f64) {
+fn print_tables(
+    args: &ReproduceArgs,
+    paper: &ThesisFigures,
+    outcomes: &[DownloadOutcome],
+    rows: &[ResultRow],
+    backend: Backend,
+    scale: f64,
+) {
     let made = match backend {
         Backend::Sim => "virtual time",
         Backend::Lab => "real time over emulated links",
@@ -332,7 +356,10 @@ fn print_tables(args: &ReproduceArgs, paper: &ThesisFigures, outcomes: &[Downloa
         let runs = 1 + outcomes.iter().filter(|o| o.case == case).map(|o| o.run).max().unwrap_or(0);
         print_line(&format!("\nTable 5.12, {case} ({runs} runs)\n{}", thesis::table_5_12(rows, case).to_text()));
         if backend == Backend::Lab {
-            print_line(&format!("Table 6.18, {case}: processor\n{}", thesis::table_of(rows, "T6.18", case).to_text()));
+            print_line(&format!(
+                "Table 6.18, {case}: processor\n{}",
+                thesis::table_of(rows, "T6.18", case).to_text()
+            ));
             print_line(&format!("Table 6.19, {case}: memory\n{}", thesis::table_of(rows, "T6.19", case).to_text()));
         }
         print_line(&format!(
@@ -343,8 +370,11 @@ fn print_tables(args: &ReproduceArgs, paper: &ThesisFigures, outcomes: &[Downloa
     print_line("Time as a share of a single link's (table 5.2 and others), in percent, the paper's and ours:");
     let shares = thesis::shares(paper, outcomes);
     for share in &shares {
-        let apart =
-            if share.difference() > EQUAL_WITHIN { format!("  {:.0} points apart", share.difference()) } else { String::new() };
+        let apart = if share.difference() > EQUAL_WITHIN {
+            format!("  {:.0} points apart", share.difference())
+        } else {
+            String::new()
+        };
         print_line(&format!(
             "  {:<6} {:<14} of {:<12} {:>6.1} {:>6.1}{apart}",
             share.case,

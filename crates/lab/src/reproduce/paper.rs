@@ -94,7 +94,9 @@ impl ThesisFigures {
         let slower: Vec<PaperFigure> = paper
             .figures
             .iter()
-            .filter(|f| f.artefact == "T5.12" && f.metric == "time_wifi" && DYNAMIC_CASES.contains(&f.case.as_str()))
+            .filter(|f| {
+                f.artefact == "T5.12" && f.metric == "time_wifi" && DYNAMIC_CASES.contains(&f.case.as_str())
+            })
             .map(|f| PaperFigure {
                 artefact: "F5.7",
                 metric: "time",

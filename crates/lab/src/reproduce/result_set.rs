@@ -9,12 +9,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::measurement::{Measurement, MeasuredValues, MeasurementId};
+use super::measurement::{MeasuredValues, Measurement, MeasurementId};
 use super::store::ResultStore;
 use crate::LabError;
 use crate::bench::is_interrupted;
-use crate::worker_pool::WorkerPool;
 use crate::runner::command::notice;
+use crate::worker_pool::WorkerPool;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -34,7 +34,11 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
     /// With what the store has from earlier; without one nothing is kept.
     pub(super) fn new(mut store: Option<ResultStore<Measurement<N, F>>>) -> Self {
         let earlier = store.as_mut().map(|store| std::mem::take(&mut store.earlier_results)).unwrap_or_default();
-        Self { earlier, state: Mutex::new(ResultSetState { store, new_results: Vec::new() }), line_prefix: Some("") }
+        Self {
+            earlier,
+            state: Mutex::new(ResultSetState { store, new_results: Vec::new() }),
+            line_prefix: Some(""),
+        }
     }
 
     /// Each line for people begins so; none: there is no line.
@@ -115,7 +119,8 @@ mod tests {
     fn many_workers_keep_whole_lines_and_what_is_good_is_not_done_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lab.jsonl");
-        let open = |go_on| ResultSet::new(Some(ResultStore::open(&path, go_on, 1.0).unwrap())).with_line_prefix(None);
+        let open =
+            |go_on| ResultSet::new(Some(ResultStore::open(&path, go_on, 1.0).unwrap())).with_line_prefix(None);
         let all: Vec<Vec<u32>> = (0..100).map(|pair| vec![2 * pair, 2 * pair + 1]).collect();
         // Every tenth is suspect.
         let results = open(false);

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::LabError;
-use crate::results::{HostInfo, DownloadOutcome};
+use crate::results::{DownloadOutcome, HostInfo};
 
 /// What is kept.
 pub(super) trait Persist: Serialize + DeserializeOwned {

@@ -6,8 +6,8 @@
 //! 3. What makes figures differ for a known reason is said in the row's note. Where no cause is established, the report says
 //!    so: the paper's own results restated in other figures are no explanation.
 
-use crate::results::{Backend, DownloadOutcome, ProcessUsage, ResultRow, stats, round_to_thousandths};
 use crate::html_report::Table;
+use crate::results::{Backend, DownloadOutcome, ProcessUsage, ResultRow, round_to_thousandths, stats};
 
 use super::paper::{DYNAMIC_CASES, METRICS, ThesisFigures};
 use super::thesis_energy;
@@ -19,7 +19,12 @@ pub(super) const POLICIES: [&str; 7] =
 pub(super) const CASES: [&str; 6] = ["HS-S6", "HS-S7", "LS", "TS", "TM", "AO"];
 
 /// All rows of all artefacts for these outcomes, cases without an outcome left out.
-pub(super) fn rows(paper: &ThesisFigures, outcomes: &[DownloadOutcome], backend: Backend, scale: f64) -> Vec<ResultRow> {
+pub(super) fn rows(
+    paper: &ThesisFigures,
+    outcomes: &[DownloadOutcome],
+    backend: Backend,
+    scale: f64,
+) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for (artefact, metrics) in METRICS {
         let cases = CASES.into_iter().filter(|case| artefact != "F5.7" || DYNAMIC_CASES.contains(case));
@@ -46,7 +51,7 @@ pub(super) fn rows(paper: &ThesisFigures, outcomes: &[DownloadOutcome], backend:
                         measured: measured.map(round_to_thousandths),
                         spread: spread.map(round_to_thousandths),
                         clairvoyant: measured.and_then(|_| clairvoyant(&runs, metric)).map(round_to_thousandths),
-                        backend: by: backend,
+                        backend,
                         scale,
                         note: difference_note(artefact, metric, backend, runs.is_empty(), measured.is_none()),
                     });
@@ -98,9 +103,9 @@ fn value_of(outcome: &DownloadOutcome, metric: &str) -> Option<f64> {
         "memory_median" => process(|figures| Some(figures.memory_median)),
         "memory_cv" => process(|figures| figures.memory_cv),
         "memory_integral" => process(|figures| Some(figures.memory_integral)),
-        "energy_main" => Some(phone::phone_energy(outcome)),
-        "power_p90" => stats::quantile(&phone::phone_power(outcome), 0.9),
-        "power_peak" => stats::range(&phone::phone_power(outcome)).map(|(_, most)| most),
+        "energy_main" => Some(thesis_energy::phone_energy(outcome)),
+        "power_p90" => stats::quantile(&thesis_energy::phone_power(outcome), 0.9),
+        "power_peak" => stats::range(&thesis_energy::phone_power(outcome)).map(|(_, most)| most),
         _ => None,
     }
 }
@@ -154,7 +159,13 @@ pub(super) fn table_of(rows: &[ResultRow], artefact: &str, case: &str) -> Table 
     side_by_side(rows, artefact, case, metrics, &header)
 }
 
-fn side_by_side(rows: &[ResultRow], artefact: &str, case: &str, metrics: &[(&str, &str)], header: &[&str]) -> Table {
+fn side_by_side(
+    rows: &[ResultRow],
+    artefact: &str,
+    case: &str,
+    metrics: &[(&str, &str)],
+    header: &[&str],
+) -> Table {
     let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.2}"));
     let cell = |policy: &str, metric: &str| {
         let row = rows
@@ -259,8 +270,9 @@ mod tests {
 
     fn outcomes() -> Vec<DownloadOutcome> {
         let times = [26.0, 34.0, 19.0, 18.0, 18.5, 16.5, 15.0];
-        let of =
-            |run: u32| POLICIES.iter().zip(times).map(move |(policy, s)| example_outcome(policy, run, s + f64::from(run)));
+        let of = |run: u32| {
+            POLICIES.iter().zip(times).map(move |(policy, s)| example_outcome(policy, run, s + f64::from(run)))
+        };
         (0..3).flat_map(of).map(|outcome| DownloadOutcome { case: "HS-S7".into(), ..outcome }).collect()
     }
 

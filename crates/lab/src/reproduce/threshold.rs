@@ -4,8 +4,8 @@
 //!
 //! A floor that is missed is said, and changes no exit code: machines and models differ.
 
-use crate::results::{ResultRow, round_to_thousandths};
 use crate::html_report::Table;
+use crate::results::{ResultRow, round_to_thousandths};
 
 /// What a figure is held to.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -52,7 +52,11 @@ impl Threshold {
     /// As one of the rows.
     pub(super) fn to_row(&self) -> ResultRow {
         let empty = ResultRow::empty(self.artefact, &self.case, self.policy, self.metric, self.unit);
-        ResultRow { measured: Some(round_to_thousandths(self.measured)), note: Some(format!("floor: {}", self.to_line())), ..empty }
+        ResultRow {
+            measured: Some(round_to_thousandths(self.measured)),
+            note: Some(format!("floor: {}", self.to_line())),
+            ..empty
+        }
     }
 
     fn bound_text(&self) -> String {
@@ -116,8 +120,8 @@ mod tests {
         assert!(of(Bound::AtLeast(104.0)).is_met() && !of(Bound::AtLeast(104.1)).is_met());
         let missed = Threshold { unit: "", measured: 1.2, note: Some("why".into()), ..of(Bound::AtMost(1.15)) };
         assert!(missed.to_row().note.unwrap().ends_with(": 1.200, ≤ 1.150: MISSED; why"));
-        let table = table(&[of(Bound::AtMost(105.0)), missed]).unwrap();
-        assert_eq!(table.note.unwrap(), "1 of 2 floors are met.");
+        let found = table(&[of(Bound::AtMost(105.0)), missed]).unwrap();
+        assert_eq!(found.note.unwrap(), "1 of 2 floors are met.");
         assert!(table(&[]).is_none());
     }
 }

@@ -10,14 +10,15 @@ use marline_core::energy::{BUILT_IN, Direction, Meter, Model, ModelSpec};
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Duration, Instant};
 
-use super::{LinkOutcome, DownloadOutcome, SLOT_S};
+use super::{DownloadOutcome, LinkOutcome, SLOT_S};
 
 /// The device of clients that count no joules: the one that `marline get` takes unless told otherwise.
 const DEFAULT_DEVICE: &str = "typical";
 
 /// The device model of this name that comes along.
 pub(crate) fn device_model(name: &str) -> Model {
-    let text = BUILT_IN.iter().find(|(model_name, _)| *model_name == name).map(|(_, text)| *text).unwrap_or_default();
+    let text =
+        BUILT_IN.iter().find(|(model_name, _)| *model_name == name).map(|(_, text)| *text).unwrap_or_default();
     let written: ModelSpec = toml::from_str(text).expect("models that come along are understood");
     written.into_model(name).expect("and can be").0
 }

@@ -11,7 +11,7 @@ mod row;
 pub mod stats;
 
 pub use host_info::HostInfo;
-pub use outcome::{Backend, LinkOutcome, DownloadOutcome, SLOT_S};
-pub use process::{ProcessUsage, ProcessSample};
+pub use outcome::{Backend, DownloadOutcome, LinkOutcome, SLOT_S};
+pub use process::{ProcessSample, ProcessUsage};
 pub use row::ResultRow;
 pub(crate) use row::round_to_thousandths;

@@ -69,7 +69,8 @@ mod tests {
     #[test]
     fn samples_come_to_the_figures_of_chapter_6() {
         let sample = |at_s, cpu_percent| ProcessSample { at_s, cpu_percent, rss_bytes: 9_000_000 };
-        let figures = ProcessUsage::from_samples(&[sample(1.0, 20.0), sample(2.0, 40.0), sample(3.0, 30.0)]).unwrap();
+        let figures =
+            ProcessUsage::from_samples(&[sample(1.0, 20.0), sample(2.0, 40.0), sample(3.0, 30.0)]).unwrap();
         assert_eq!((figures.cpu_p50, figures.cpu_max), (30.0, 40.0));
         assert_eq!(figures.cpu_integral, 20.0 + 30.0 + 35.0);
         assert_eq!((figures.memory_median, figures.memory_integral), (9000.0, 27_000.0));

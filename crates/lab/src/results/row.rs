@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn a_row_has_all_fields_in_their_order_and_nulls() {
-        let row = ResultRow { measured: Some(31.5), ..ResultRow::empty("T5.12", "LS", "single:lte", "time_lte", "s") };
+        let row =
+            ResultRow { measured: Some(31.5), ..ResultRow::empty("T5.12", "LS", "single:lte", "time_lte", "s") };
         let text = serde_json::to_string(&row).unwrap();
         let expected = r#"{"artefact":"T5.12","case":"LS","policy":"single:lte","metric":"time_lte","unit":"s","paper":null,"ours":31.5,"spread":null,"clairvoyant":null,"by":"sim","scale":1.0,"note":null}"#;
         assert_eq!(text, expected);

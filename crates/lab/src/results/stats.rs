@@ -34,7 +34,7 @@ pub fn std_dev(values: &[f64]) -> Option<f64> {
 /// The coefficient of variation in percent: deviation over mean.
 pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|mean| *mean != 0.0)?;
-    std_dev(values).map(|sigma| std_dev / mean * 100.0)
+    std_dev(values).map(|sigma| sigma / mean * 100.0)
 }
 
 /// The smallest and the largest value.

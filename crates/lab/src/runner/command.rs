@@ -8,10 +8,10 @@ use marline_sim::scenario::{Client, Scenario};
 use marline_terminal::output;
 use serde_json::json;
 
-use super::{RunPlan, Results, summary};
-use crate::results::{Backend, HostInfo, DownloadOutcome};
+use super::{Results, RunPlan, summary};
 use crate::html_report::Page;
 use crate::result_file::ResultFile;
+use crate::results::{Backend, DownloadOutcome, HostInfo};
 use crate::{LabError, acquire_privileges, scenarios};
 
 /// `marline-lab run`.
@@ -123,7 +123,8 @@ pub(crate) fn retain_cases(scenario: &mut Scenario, cases: &[String]) -> Result<
 
 /// How a result file begins: command line, seed, version, scenario, machine.
 pub(crate) fn result_record(scenario: &Scenario, results: &Results) -> serde_json::Value {
-    let skipped: Vec<_> = results.skipped.iter().map(|(what, reason)| json!({"what": what, "why": reason})).collect();
+    let skipped: Vec<_> =
+        results.skipped.iter().map(|(what, reason)| json!({"what": what, "why": reason})).collect();
     json!({
         "command": std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>(),
         "seed": "run + 1",
@@ -164,7 +165,8 @@ pub(crate) fn page(scenario: &Scenario, results: &Results) -> Page {
 pub(crate) fn outcome_line(outcome: &DownloadOutcome) -> String {
     let DownloadOutcome { case, client, run, seconds, .. } = outcome;
     let ratio = outcome.ratio().map(|ratio| format!(", {ratio:.3} × ideal")).unwrap_or_default();
-    let suspect = outcome.unreliable_reason.as_ref().map(|reason| format!("; suspect: {reason}")).unwrap_or_default();
+    let suspect =
+        outcome.unreliable_reason.as_ref().map(|reason| format!("; suspect: {reason}")).unwrap_or_default();
     match &outcome.problem {
         Some(problem) => format!("{case} run {run} {client}: FAILED after {seconds:.2} s: {problem}{suspect}"),
         None => format!("{case} run {run} {client}: {seconds:.3} s{ratio}{suspect}"),
@@ -183,7 +185,11 @@ pub(crate) fn print_unfinished(results: &Results, planned: usize) {
     if results.is_stopped {
         notice(&format!("interrupted: {done} of {planned} downloads"));
     } else if done == 0 {
-        let reason = if results.is_trace_missing { "no traces, see --traces" } else { "no client of those named exists here" };
+        let reason = if results.is_trace_missing {
+            "no traces, see --traces"
+        } else {
+            "no client of those named exists here"
+        };
         notice(&format!("marline-lab: nothing was run: {reason}"));
     }
 }

@@ -16,11 +16,11 @@ use marline_sim::scenario::{Case, Client};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{time_limit, sampler};
-use crate::results::{Backend, LinkOutcome, DownloadOutcome, ProcessUsage, SLOT_S};
+use super::{sampler, time_limit};
 use crate::clients::{self, ClientCommand};
+use crate::results::{Backend, DownloadOutcome, LinkOutcome, ProcessUsage, SLOT_S};
 use crate::server::TempDir;
-use crate::{Lab, LabError, LabSpec, LinkReport, Payload, CommandRun, Service};
+use crate::{CommandRun, Lab, LabError, LabSpec, LinkReport, Payload, Service};
 
 /// One download.
 pub(super) struct DownloadSpec<'a> {
@@ -53,20 +53,24 @@ pub(super) fn run_download(download: &DownloadSpec<'_>) -> Result<DownloadOutcom
         program: download.program,
         shows_progress: download.shows_progress,
     };
-    let task = peers::client_task(&command).limit(time_limit(case, download.client));
+    let task = clients::client_task(&command).limit(time_limit(case, download.client));
     let before = cpu_pressure_s();
-    let (run, samples) = sampler::with_samples(download.samples_process.then_some(Path::new(&task.program)), || lab.run(&task));
+    let (run, samples) =
+        sampler::with_samples(download.samples_process.then_some(Path::new(&task.program)), || lab.run(&task));
     let run = run?;
     let pressed = cpu_pressure_s()
         .zip(before)
         .map(|(after, before)| ((after - before) / run.wall.as_secs_f64().max(1e-3)).min(1.0));
     let granted = lab.congestion().is_granted();
     drop(lab);
-    let problem = failure_reason(&run, &folder.path().join(peers::OUTPUT_FILE), download.payload);
+    let problem = failure_reason(&run, &folder.path().join(clients::OUTPUT_FILE), download.payload);
     let report: Option<Value> =
         download.client.is_marline().then(|| serde_json::from_slice(&run.stdout).ok()).flatten();
-    let links =
-        case.links.iter().zip(&run.emulation.links).map(|(spec, did)| link_outcome(did, spec.mtu.bytes(), report.as_ref()));
+    let links = case
+        .links
+        .iter()
+        .zip(&run.emulation.links)
+        .map(|(spec, did)| link_outcome(did, spec.mtu.bytes(), report.as_ref()));
     let links: Vec<LinkOutcome> = links.collect();
     let suspect = run.emulation.unreliable_reason().or_else(|| {
         let busy = pressed.filter(|share| *share > MAX_CPU_PRESSURE);
@@ -123,7 +127,7 @@ pub(crate) fn sha256(file: &Path) -> std::io::Result<String> {
     let (mut file, mut digest) = (File::open(file)?, Sha256::new());
     let mut buffer = vec![0; 1 << 20];
     loop {
-        match file.read_all(&mut buffer)? {
+        match file.read(&mut buffer)? {
             0 => break,
             length => digest.update(buffer.get(..length).unwrap_or_default()),
         }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use marline_sim::scenario::{Case, Scenario};
 
-use crate::results::{DownloadOutcome, SLOT_S, stats};
 use crate::html_report::{Chart, ChartMark, Section, Series, Stroke, Table};
+use crate::results::{DownloadOutcome, SLOT_S, stats};
 
 /// The outcomes of one client in one case.
 #[derive(Clone, Debug)]
@@ -19,11 +19,16 @@ pub(crate) struct ClientOutcomes<'a> {
 }
 
 /// The outcomes of a case by client, in the scenario's order.
-pub(crate) fn groups<'a>(scenario: &'a Scenario, case: &str, outcomes: &'a [DownloadOutcome]) -> Vec<ClientOutcomes<'a>> {
+pub(crate) fn groups<'a>(
+    scenario: &'a Scenario,
+    case: &str,
+    outcomes: &'a [DownloadOutcome],
+) -> Vec<ClientOutcomes<'a>> {
     let of_case: Vec<&DownloadOutcome> = outcomes.iter().filter(|outcome| outcome.case == case).collect();
     let mut groups: Vec<ClientOutcomes<'_>> = Vec::new();
     for client in scenario.clients.iter().map(ToString::to_string) {
-        let all: Vec<&DownloadOutcome> = of_case.iter().copied().filter(|outcome| outcome.client == client).collect();
+        let all: Vec<&DownloadOutcome> =
+            of_case.iter().copied().filter(|outcome| outcome.client == client).collect();
         if let Some(first) = all.first() {
             groups.push(ClientOutcomes { client: &first.client, outcomes: all });
         }
@@ -87,7 +92,9 @@ const TABLE_HEADER: [&str; 10] =
 pub(crate) fn table(groups: &[ClientOutcomes<'_>]) -> Table {
     let suspects: Vec<String> = groups
         .iter()
-        .filter_map(|group| group.unreliable().map(|(n, reason)| format!("{}: {n} suspect ({reason})", group.client)))
+        .filter_map(|group| {
+            group.unreliable().map(|(n, reason)| format!("{}: {n} suspect ({reason})", group.client))
+        })
         .collect();
     Table {
         header: TABLE_HEADER.map(str::to_owned).to_vec(),
@@ -116,7 +123,12 @@ fn chart(group: &ClientOutcomes<'_>, all: &[ClientOutcomes<'_>]) -> Chart {
         group.outcomes.first().map_or_else(Vec::new, |o| o.links.iter().map(|link| link.name.as_str()).collect());
     let series = names.into_iter().enumerate().map(|(n, name)| Series {
         name: name.to_string(),
-        runs: group.good().filter_map(|o| o.links.get(n)).map(|l| l.rates_mbps()).filter(|r| !r.is_empty()).collect(),
+        runs: group
+            .good()
+            .filter_map(|o| o.links.get(n))
+            .map(|l| l.rates_mbps())
+            .filter(|r| !r.is_empty())
+            .collect(),
         slot_s: SLOT_S,
     });
     let mut marks = Vec::new();
@@ -175,7 +187,11 @@ mod tests {
     #[test]
     fn charts_name_the_ideal_the_end_and_the_best_other() {
         let scenario = scenario();
-        let outcomes = [example_outcome("marline", 0, 6.0), example_outcome("aria2-s2", 0, 6.24), example_outcome("curl", 0, 10.47)];
+        let outcomes = [
+            example_outcome("marline", 0, 6.0),
+            example_outcome("aria2-s2", 0, 6.24),
+            example_outcome("curl", 0, 10.47),
+        ];
         let groups = groups(&scenario, "a", &outcomes);
         let section = section(&scenario.cases[0], &groups);
         let labels: Vec<&str> = section.charts[0].marks.iter().map(|mark| mark.label.as_str()).collect();

@@ -36,7 +36,14 @@ fn a_plan_takes_turns_and_leaves_out_what_is_done() {
     let text = "name = \"t\"\ndescription = \"\"\nsize = \"100KB\"\nruns = 2\nclients = [\"marline\", \"naive\", \"curl\"]\n\
                 links = [\"wifi,rate=80Mbit/s,rtt=20ms\", \"lte,rate=61Mbit/s,rtt=50ms\"]\n";
     let scenario = Scenario::parse(text, std::path::Path::new("t")).unwrap();
-    let plan = RunPlan { scenario: &scenario, runs: 2, backend: Backend::Sim, traces: Vec::new(), samples_process: false, shows_progress: false };
+    let plan = RunPlan {
+        scenario: &scenario,
+        runs: 2,
+        backend: Backend::Sim,
+        traces: Vec::new(),
+        samples_process: false,
+        shows_progress: false,
+    };
     let mut command = Vec::new();
     let done = |_: &str, client: &Client, run| run == 1 && *client == Client::MARLINE;
     let results = plan.run(done, |outcome| command.push((outcome.run, outcome.client.clone()))).unwrap();
@@ -51,7 +58,14 @@ fn a_missing_trace_skips_its_case_and_says_where_to_look() {
     let text = "name = \"t\"\ndescription = \"\"\nsize = \"100KB\"\nclients = [\"marline\"]\n\
                 links = [\"wifi,trace=no-such-trace.down\"]\n";
     let scenario = Scenario::parse(text, std::path::Path::new("t")).unwrap();
-    let plan = RunPlan { scenario: &scenario, runs: 1, backend: Backend::Sim, traces: Vec::new(), samples_process: false, shows_progress: false };
+    let plan = RunPlan {
+        scenario: &scenario,
+        runs: 1,
+        backend: Backend::Sim,
+        traces: Vec::new(),
+        samples_process: false,
+        shows_progress: false,
+    };
     let results = plan.run(|_, _, _| false, |_| ()).unwrap();
     assert!(results.outcomes.is_empty());
     assert!(results.skipped[0].1.contains("--traces"), "{:?}", results.skipped);
@@ -88,8 +102,14 @@ fn others_download_in_real_time_and_the_file_is_checked() {
     for protocol in ["http", "https"] {
         let text = format!("{text}protocol = \"{protocol}\"\n");
         let scenario = Scenario::parse(&text, std::path::Path::new("t")).unwrap();
-        let plan =
-            RunPlan { scenario: &scenario, runs: 1, backend: Backend::Lab, traces: Vec::new(), samples_process: true, shows_progress: false };
+        let plan = RunPlan {
+            scenario: &scenario,
+            runs: 1,
+            backend: Backend::Lab,
+            traces: Vec::new(),
+            samples_process: true,
+            shows_progress: false,
+        };
         let results = match plan.run(|_, _, _| false, |_| ()) {
             Err(LabError::Tun { source, .. }) => {
                 eprintln!("skipped: no TUN device: {source}");
@@ -108,7 +128,9 @@ fn others_download_in_real_time_and_the_file_is_checked() {
 
 #[test]
 fn a_wrong_file_and_a_failing_program_are_problems() {
-    if crate::acquire_privileges().is_err() || ["curl", "nginx"].iter().any(|p| crate::server::find_program(p).is_none()) {
+    if crate::acquire_privileges().is_err()
+        || ["curl", "nginx"].iter().any(|p| crate::server::find_program(p).is_none())
+    {
         eprintln!("skipped: needs the right to make namespaces and TUN devices, curl and nginx");
         return;
     }

@@ -2,11 +2,11 @@
 
 use marline_core::fetch::{Config, Fetch, ThesisParams};
 use marline_core::units::Bitrate;
-use marline_sim::scenario::{Case, Client, Protocol};
 use marline_sim::http_sim::{HttpLinkOutcome as Simulated, HttpScenario, HttpSim};
+use marline_sim::scenario::{Case, Client, Protocol};
 
 use super::time_limit;
-use crate::results::{Backend, LinkOutcome, DownloadOutcome};
+use crate::results::{Backend, DownloadOutcome, LinkOutcome};
 
 /// Runs one of our clients; the scenario's traces must have been loaded.
 pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol: Protocol) -> DownloadOutcome {
@@ -20,8 +20,12 @@ pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol
     config.uses_tls = protocol == Protocol::Https;
     config.seed = u64::from(run) + 1;
     let limit = time_limit(case, client);
-    let fetch =
-        Fetch::new(Config { policy: *policy, thesis: thesis_params(), open_ended_first: true, ..Config::default() });
+    let fetch = Fetch::new(Config {
+        policy: *policy,
+        thesis: thesis_params(),
+        open_ended_first: true,
+        ..Config::default()
+    });
     let result = HttpSim::new(config, fetch).run(limit);
     let problem = match (&result.failed, result.finished_at) {
         (Some((failure, _)), _) => Some(format!("{failure:?}")),

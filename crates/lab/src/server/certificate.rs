@@ -47,8 +47,12 @@ fn create_pems() -> Result<(String, String, String), rcgen::Error> {
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
-    let names =
-        [SERVER.to_string(), places::site_address(FIRST_SITE).to_string(), SERVER_V6.to_string(), "server.lab".to_string()];
+    let names = [
+        SERVER.to_string(),
+        wan_topology::site_address(FIRST_SITE).to_string(),
+        SERVER_V6.to_string(),
+        "server.lab".to_string(),
+    ];
     let mut server = CertificateParams::new(names.to_vec())?;
     server.distinguished_name.push(DnType::CommonName, "server.lab");
     let key = KeyPair::generate()?;

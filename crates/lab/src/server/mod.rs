@@ -1,10 +1,10 @@
 //! What stands at the other end: a real nginx, or any command.
 
 mod certificate;
-mod temp_dir;
 mod listener;
 mod nginx;
 mod payload;
+mod temp_dir;
 
 use std::fs::{self, File};
 use std::io;
@@ -22,9 +22,9 @@ use crate::network::Namespaces;
 use crate::wan_topology;
 use crate::{LabError, Service};
 use certificate::ServerCertificate;
+pub use payload::Payload;
 pub use temp_dir::TempDir;
 pub(crate) use temp_dir::remove_stale_dirs;
-pub use payload::Payload;
 
 /// A server is given this long to listen.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +51,11 @@ impl LabServer {
         pid_namespace: &Room,
     ) -> Result<Option<Self>, LabError> {
         let no_such = || LabError::Server(format!("there is no place {site_number}"));
-        let site = ServerSite { network: networks.site(site_number).ok_or_else(no_such)?, address: places::site_address(site_number), pid_namespace: room: pid_namespace };
+        let site = ServerSite {
+            network: networks.site(site_number).ok_or_else(no_such)?,
+            address: wan_topology::site_address(site_number),
+            pid_namespace,
+        };
         match service {
             Service::None => Ok(None),
             Service::Files(path) => Self::start_nginx(path, mptcp.then_some(networks), &site).map(Some),
@@ -60,7 +64,8 @@ impl LabServer {
     }
 
     fn start_nginx(path: &Path, mptcp: Option<&Namespaces>, site: &ServerSite<'_>) -> Result<Self, LabError> {
-        let program = find_program("nginx").ok_or(LabError::MissingProgram { program: "nginx".into(), package: "nginx-light" })?;
+        let program = find_program("nginx")
+            .ok_or(LabError::MissingProgram { program: "nginx".into(), package: "nginx-light" })?;
         let step = || LabError::at_step(format!("serving {}", path.display()));
         let path = fs::canonicalize(path).map_err(step())?;
         let folder = TempDir::new().map_err(step())?;

@@ -13,7 +13,12 @@ use super::certificate::ServerCertificate;
 
 /// Writes `nginx.conf` into `directory`, to serve `root`. `handed`: its sockets are handed to it, which needs a master: a
 /// single process of nginx takes them for those of an event loop that it never had, and ends (1.22).
-pub(super) fn write_config(directory: &Path, root: &Path, certificate: &ServerCertificate, has_passed_sockets: bool) -> io::Result<()> {
+pub(super) fn write_config(
+    directory: &Path,
+    root: &Path,
+    certificate: &ServerCertificate,
+    has_passed_sockets: bool,
+) -> io::Result<()> {
     let root = nginx_quoted(root)?;
     let (pid, log) = (nginx_quoted(&directory.join("nginx.pid"))?, nginx_quoted(&directory.join("error.log"))?);
     let v6 =

@@ -43,7 +43,15 @@ impl<T> ConnAdmission<T> {
     pub fn new(max_total: usize, max_per_address: usize) -> Self {
         let (by_address, networks) = (BTreeMap::new(), BTreeMap::new());
         let (max_total, max_per_address) = (max_total.max(1), max_per_address.max(1));
-        Self { max_total: room: max_total, max_per_address: room_of_one: max_per_address, is_loopback_exempt: false, count: 0, next_number: 0, by_address: of: by_address, per_network: networks }
+        Self {
+            max_total,
+            max_per_address,
+            is_loopback_exempt: false,
+            count: 0,
+            next_number: 0,
+            by_address,
+            per_network: networks,
+        }
     }
 
     /// The bound of one address does not hold for the loopback: all programs of this host share it.
@@ -82,11 +90,15 @@ impl<T> ConnAdmission<T> {
     /// Rule 2.
     fn evict(&mut self, newcomer: IpAddr) -> Result<T, AdmissionDenied> {
         let own_network = client_network(newcomer);
-        let busiest = self.per_network.iter().max_by_key(|(_, count)| **count).map(|(network, count)| (*client_network, *count));
-        let other = busiest.filter(|(network, count)| *client_network != own_network && *count > self.network_count(own_network) + 1);
+        let busiest =
+            self.per_network.iter().max_by_key(|(_, count)| **count).map(|(network, count)| (*network, *count));
+        let other = busiest
+            .filter(|(network, count)| *network != own_network && *count > self.network_count(own_network) + 1);
         let victim = match other {
-            Some((network, _)) => self.busiest_address_in(client_network),
-            None => self.busiest_address_in(own_network).filter(|address| self.count_of(*address) > self.count_of(newcomer) + 1),
+            Some((network, _)) => self.busiest_address_in(network),
+            None => self
+                .busiest_address_in(own_network)
+                .filter(|address| self.count_of(*address) > self.count_of(newcomer) + 1),
         };
         let victim = victim.ok_or(AdmissionDenied)?;
         let (_, handle) = self.by_address.get_mut(&victim).and_then(Vec::pop).ok_or(AdmissionDenied)?;
@@ -105,7 +117,7 @@ impl<T> ConnAdmission<T> {
     }
 
     fn network_count(&self, network: IpAddr) -> usize {
-        self.per_network.get(&client_network).copied().unwrap_or_default()
+        self.per_network.get(&network).copied().unwrap_or_default()
     }
 
     fn decrement(&mut self, address: IpAddr) {
@@ -114,11 +126,11 @@ impl<T> ConnAdmission<T> {
             self.by_address.remove(&address);
         }
         let network = client_network(address);
-        let remaining = self.network_count(client_network).saturating_sub(1);
+        let remaining = self.network_count(network).saturating_sub(1);
         if remaining == 0 {
-            self.per_network.remove(&client_network)
+            self.per_network.remove(&network)
         } else {
-            self.per_network.insert(client_network, remaining)
+            self.per_network.insert(network, remaining)
         };
     }
 }
@@ -190,7 +202,10 @@ mod tests {
         guests.admit(parse_ip("10.0.0.1"), 0).unwrap();
         for n in 1..20 {
             let came = guests.admit(parse_ip(&format!("fd00::{n:x}")), n);
-            assert!(if n < 4 { came.is_ok_and(|(_, goes)| goes.is_none()) } else { came == Err(AdmissionDenied) }, "{n}");
+            assert!(
+                if n < 4 { came.is_ok_and(|(_, goes)| goes.is_none()) } else { came == Err(AdmissionDenied) },
+                "{n}"
+            );
         }
         assert!(guests.admit(parse_ip("10.0.0.2"), 20).unwrap().1.is_some_and(|goes| goes > 0));
         assert_eq!(guests.admit(parse_ip("10.0.0.1"), 21), Err(AdmissionDenied));
@@ -199,8 +214,8 @@ mod tests {
     #[test]
     fn who_has_left_leaves_nothing_behind() {
         let mut guests = ConnAdmission::new(10, 2);
-        let came =
-            ["fd00::1", "fd00::2", "::ffff:10.0.0.1", "10.0.0.1"].map(|address| guests.admit(parse_ip(address), ()));
+        let came = ["fd00::1", "fd00::2", "::ffff:10.0.0.1", "10.0.0.1"]
+            .map(|address| guests.admit(parse_ip(address), ()));
         assert_eq!(guests.admit(parse_ip("10.0.0.1"), ()), Err(AdmissionDenied));
         came.into_iter().for_each(|came| guests.release(came.unwrap().0));
         assert!(guests.by_address.is_empty() && guests.per_network.is_empty() && guests.count == 0);

@@ -32,7 +32,13 @@ pub struct HandshakeTicket {
 impl<T> PendingHandshakes<T> {
     /// At most `room` connections, at least one.
     pub fn new(max_total: usize) -> Self {
-        Self { max_total: max_total.max(1), count: 0, next_number: 0, by_network: BTreeMap::new(), per_site: BTreeMap::new() }
+        Self {
+            max_total: max_total.max(1),
+            count: 0,
+            next_number: 0,
+            by_network: BTreeMap::new(),
+            per_site: BTreeMap::new(),
+        }
     }
 
     /// One has come: its ticket for [`Handshakes::done`], and who has to go for it.
@@ -60,10 +66,10 @@ impl<T> PendingHandshakes<T> {
             .by_network
             .iter()
             .max_by_key(|(network, entries)| {
-                let site_count = self.per_site.get(&client_site(**client_network)).copied();
+                let site_count = self.per_site.get(&client_site(**network)).copied();
                 (site_count, entries.len(), Reverse(entries.front().map(|(number, _)| *number)))
             })
-            .map(|(network, _)| *client_network)?;
+            .map(|(network, _)| *network)?;
         let (_, handle) = self.by_network.get_mut(&busiest)?.pop_front()?;
         self.decrement(busiest);
         Some(handle)
@@ -71,10 +77,10 @@ impl<T> PendingHandshakes<T> {
 
     fn decrement(&mut self, network: IpAddr) {
         self.count -= 1;
-        if self.by_network.get(&client_network).is_some_and(VecDeque::is_empty) {
-            self.by_network.remove(&client_network);
+        if self.by_network.get(&network).is_some_and(VecDeque::is_empty) {
+            self.by_network.remove(&network);
         }
-        let site = client_site(client_network);
+        let site = client_site(network);
         if let Some(count) = self.per_site.get_mut(&site) {
             *count -= 1;
             if *count == 0 {
@@ -91,7 +97,7 @@ pub fn client_network(address: IpAddr) -> IpAddr {
 
 /// What a subscriber of IPv6 has at most.
 fn client_site(network: IpAddr) -> IpAddr {
-    ipv6_prefix(client_network, 48)
+    ipv6_prefix(network, 48)
 }
 
 /// So many of an IPv6 address; one of IPv4 as it is.

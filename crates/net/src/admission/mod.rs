@@ -10,5 +10,5 @@
 mod conn_admission;
 mod handshakes;
 
-pub use conn_admission::{AdmissionDenied, ConnAdmission, AdmissionTicket as GuestTicket};
-pub use handshakes::{PendingHandshakes, HandshakeTicket as HandshakeTicket, client_network};
+pub use conn_admission::{AdmissionDenied, AdmissionTicket as GuestTicket, ConnAdmission};
+pub use handshakes::{HandshakeTicket, PendingHandshakes, client_network};

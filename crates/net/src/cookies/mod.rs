@@ -23,7 +23,8 @@ impl CookieJar {
     /// Takes the `Set-Cookie` fields of a response to a request for this URL.
     pub fn store_cookies(&self, url: &Url, lines: &[String]) {
         // A field with a control character could not be sent back, nor could the cookies beside it.
-        let is_good = |line: &&String| line.len() <= MAX_COOKIE_LEN && !line.chars().any(|c| c.is_control() && c != '\t');
+        let is_good =
+            |line: &&String| line.len() <= MAX_COOKIE_LEN && !line.chars().any(|c| c.is_control() && c != '\t');
         for line in lines.iter().filter(is_good) {
             let Ok(cookie) = RawCookie::parse(line.as_str()) else { continue };
             if let Some(cookie) = restrict_domain(cookie.into_owned(), url) {
@@ -41,7 +42,8 @@ impl CookieJar {
         if store.iter_any().count() >= MAX_COOKIES {
             // Servers that set this many are not worth a queue: those of other hosts are forgotten, and log in again.
             let of_url_only: Vec<_> = of_url.into_iter().cloned().collect();
-            let Ok(of_url_only) = CookieStore::from_cookies(of_url_only.into_iter().map(Ok::<_, Infallible>), false);
+            let Ok(of_url_only) =
+                CookieStore::from_cookies(of_url_only.into_iter().map(Ok::<_, Infallible>), false);
             *store = of_url_only;
         }
         // An error means that the cookie is not for this host or scheme, or that it has expired.
@@ -63,7 +65,8 @@ impl CookieJar {
             append_pairs(&mut field, value.as_bytes());
         }
         let existing = String::from_utf8_lossy(&field).into_owned();
-        let is_existing = |name: &str| existing.split(';').any(|pair| pair.split('=').next().map(str::trim) == Some(name));
+        let is_existing =
+            |name: &str| existing.split(';').any(|pair| pair.split('=').next().map(str::trim) == Some(name));
         for cookie in cookies.into_iter().filter(|cookie| !is_existing(cookie.name())) {
             let pair = cookie_bytes(&format!("{}={}", cookie.name(), cookie.value()));
             if field.len() + pair.len() <= MAX_FIELD_LEN {

@@ -65,7 +65,9 @@ impl CookieJar {
                 (domain, include_subdomains, path, secure, expires, name, value)
             }
             // curl leaves out an empty value.
-            [domain, include_subdomains, path, secure, expires, name] => (domain, include_subdomains, path, secure, expires, name, ""),
+            [domain, include_subdomains, path, secure, expires, name] => {
+                (domain, include_subdomains, path, secure, expires, name, "")
+            }
             _ => return None,
         };
         let host = domain.trim_start_matches('.');
@@ -122,7 +124,10 @@ impl CookieJar {
                 let http_only = if cookie.http_only() == Some(true) { "#HttpOnly_" } else { "" };
                 let secure = yes(cookie.secure() == Some(true));
                 let (path, name, value) = (String::from(&cookie.path), cookie.name(), cookie.value());
-                Some(format!("{http_only}{domain}\t{}\t{path}\t{secure}\t{expires}\t{name}\t{value}\n", yes(include_subdomains)))
+                Some(format!(
+                    "{http_only}{domain}\t{}\t{path}\t{secure}\t{expires}\t{name}\t{value}\n",
+                    yes(include_subdomains)
+                ))
             })
             .collect();
         lines.sort();
@@ -164,18 +169,21 @@ mod tests {
 
     #[test]
     fn a_file_of_other_programs_is_understood() {
-        let jar = jar_from("# Netscape HTTP Cookie File\n# comment\n\n\
+        let jar = jar_from(
+            "# Netscape HTTP Cookie File\n# comment\n\n\
             .example.com\tTRUE\t/\tFALSE\t0\tall\t1\n\
             a.example.com\tFALSE\t/d\tTRUE\t4102444800\ts\t2\n\
             #HttpOnly_a.example.com\tFALSE\t/\tFALSE\t4102444800.5\th\t\n\
             a.example.com\tFALSE\t/\tFALSE\t5\told\t3\n\
-            b.example.com\tFALSE\t/\tFALSE\t0\tempty\n");
+            b.example.com\tFALSE\t/\tFALSE\t0\tempty\n",
+        );
         let all = cookies_sent(&jar, "https://a.example.com/d/f").unwrap();
         assert!(["s=2; h=; all=1", "s=2; all=1; h="].contains(&all.as_str()), "{all}");
         assert_eq!(cookies_sent(&jar, "http://c.example.com/").as_deref(), Some("all=1"));
         // Of equal paths the order does not matter.
         assert!(
-            ["all=1; empty=", "empty=; all=1"].contains(&cookies_sent(&jar, "http://b.example.com/").unwrap().as_str())
+            ["all=1; empty=", "empty=; all=1"]
+                .contains(&cookies_sent(&jar, "http://b.example.com/").unwrap().as_str())
         );
         assert_eq!(cookies_sent(&jar, "http://example.org/"), None);
     }

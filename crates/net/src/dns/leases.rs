@@ -92,7 +92,7 @@ fn lease_servers(text: &str, link: &Interface) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dns::tests::{test_link, system_files};
+    use crate::dns::tests::{system_files, test_link};
 
     fn servers_of(files: &[(&str, &str)], link: &Interface) -> Vec<String> {
         let root = system_files(files);
@@ -124,7 +124,8 @@ mod tests {
                  option domain-name-servers {servers};\n  renew 4 2026/11/26 20:00:00;\n}}\n"
             )
         };
-        let file = |leases: &[String]| servers_of(&[("var/lib/dhcp/dhclient.wwan0.leases", &leases.concat())], &wwan);
+        let file =
+            |leases: &[String]| servers_of(&[("var/lib/dhcp/dhclient.wwan0.leases", &leases.concat())], &wwan);
         let own = lease("wwan0", "10.40.7.3", "10.64.0.1,10.64.0.2");
         assert_eq!(file(&[lease("wwan0", "10.40.7.3", "10.9.9.9"), own.clone()]), ["10.64.0.1", "10.64.0.2"]);
         assert_eq!(file(&[own, lease("eth0", "10.40.7.3", "10.9.9.9")]), ["10.64.0.1", "10.64.0.2"]);

@@ -104,7 +104,11 @@ mod tests {
             let prefix = Nat64Prefix { bits: parse_v6(bits).to_bits(), prefix_len: length };
             assert_eq!(prefix.translate(Ipv4Addr::new(192, 0, 2, 33)), Some(parse_v6(want)));
             for known in WELL_KNOWN_ADDRS {
-                assert_eq!(Nat64Prefix::discover(&[IpAddr::V6(prefix.embed(known))]), Some(prefix), "{bits}/{length}");
+                assert_eq!(
+                    Nat64Prefix::discover(&[IpAddr::V6(prefix.embed(known))]),
+                    Some(prefix),
+                    "{bits}/{length}"
+                );
             }
         }
         let known = "64:ff9b::192.0.0.171".parse().unwrap();
@@ -144,7 +148,11 @@ mod tests {
             assert_eq!(zone([10, 0, 0, 1]), AddressZone::Internet, "{length}");
             prefix.register();
             let found = [[10, 0, 0, 1], [127, 0, 0, 1], [169, 254, 169, 254], [1, 1, 1, 1]].map(zone);
-            assert_eq!(found, [AddressZone::Private, AddressZone::Host, AddressZone::Metadata, AddressZone::Internet], "{length}");
+            assert_eq!(
+                found,
+                [AddressZone::Private, AddressZone::Host, AddressZone::Metadata, AddressZone::Internet],
+                "{length}"
+            );
         }
     }
 

@@ -82,7 +82,12 @@ fn find_interface<'a, 'b>(networks: &'b [UciInterface<'a>], name: &str) -> Optio
 }
 
 /// Whether the link is the device of this logical interface.
-fn is_device_of(paths: &SystemPaths, interfaces: &[UciInterface<'_>], interface: &UciInterface<'_>, link: &Interface) -> bool {
+fn is_device_of(
+    paths: &SystemPaths,
+    interfaces: &[UciInterface<'_>],
+    interface: &UciInterface<'_>,
+    link: &Interface,
+) -> bool {
     // `@wan`: that of another logical interface.
     let alias = interface.devices.iter().find_map(|device| device.strip_prefix('@'));
     let alias = alias.and_then(|name| interfaces.iter().find(|alias| alias.name == name));
@@ -97,7 +102,8 @@ fn is_device_of(paths: &SystemPaths, interfaces: &[UciInterface<'_>], interface:
 fn is_modem(paths: &SystemPaths, device: &str, link: &Interface) -> bool {
     let class = paths.root.join("sys/class");
     if let Some(control) = device.strip_prefix("/dev/").filter(|control| !control.contains('/')) {
-        let is_net_of = |subsystem: &str| class.join(subsystem).join(control).join("device/net").join(&link.name).exists();
+        let is_net_of =
+            |subsystem: &str| class.join(subsystem).join(control).join("device/net").join(&link.name).exists();
         return is_net_of("usbmisc") || is_net_of("usb");
     }
     let Some(device_path) = device.strip_prefix("/sys/devices/") else { return false };
@@ -112,7 +118,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::dns::tests::{test_link, system_files};
+    use crate::dns::tests::{system_files, test_link};
 
     const RESOLV_CONF_TEXT: &str = "# Interface lan\n# Interface wan\nnameserver 192.168.1.1\nsearch lan\n# Interface wan6\nnameserver fe80::1%eth1\n\
         # Interface dsl\nnameserver 62.1.1.1\n# Interface lte_4\nnameserver 10.64.0.1\nnameserver 10.64.0.2\n\
@@ -138,7 +144,10 @@ mod tests {
         fs::create_dir_all(root.path().join("sys/class/net")).unwrap();
         symlink(modem, root.path().join("sys/class/net/wwan1")).unwrap();
         let root = root.path().canonicalize().unwrap();
-        server_texts(&SystemPaths { root, dns_port: 53, route_lookup: route }, &test_link(name, index, &["10.9.0.2/24"]))
+        server_texts(
+            &SystemPaths { root, dns_port: 53, route_lookup: route },
+            &test_link(name, index, &["10.9.0.2/24"]),
+        )
     }
 
     #[test]
@@ -159,7 +168,9 @@ mod tests {
     #[test]
     fn what_is_not_written_as_netifd_does_gives_nothing() {
         assert_eq!(
-            uci_interfaces("config\nconfig interface\n\toption device\noption\n\n config device x\n option ifname y"),
+            uci_interfaces(
+                "config\nconfig interface\n\toption device\noption\n\n config device x\n option ifname y"
+            ),
             [UciInterface::default()]
         );
         assert_eq!(sections("nameserver 1.1.1.1\n# Interface\nnameserver 2.2.2.2\n"), []);

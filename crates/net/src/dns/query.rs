@@ -127,7 +127,8 @@ impl QueryExchange<'_> {
     /// Takes a datagram; whether it answered a question.
     async fn on_datagram(&mut self, socket: &UdpSocket, bytes: &[u8]) -> io::Result<bool> {
         let matching_reply = |open: &PendingQuestion| reply(bytes, open.id, self.name, open.family);
-        let Some((at, parsed)) = self.pending.iter().enumerate().find_map(|(at, open)| Some((at, matching_reply(open)?)))
+        let Some((at, parsed)) =
+            self.pending.iter().enumerate().find_map(|(at, open)| Some((at, matching_reply(open)?)))
         else {
             return Ok(false);
         };
@@ -163,7 +164,8 @@ impl QueryExchange<'_> {
                 });
             }
             Reply::NoSuchName => {
-                self.error = Some(QueryError::NoAddress(format!("{}: no such name, says {}", self.name, self.server.ip())));
+                self.error =
+                    Some(QueryError::NoAddress(format!("{}: no such name, says {}", self.name, self.server.ip())));
                 self.pending.clear();
             }
             Reply::Failure(code) => self.set_error(format!("response code {code}")),
@@ -223,7 +225,10 @@ mod tests {
     }
 
     /// Asks a server that answers each datagram with those that the script makes of it, until the exchange ends.
-    fn query_scripted(families: &[Family], script: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send) -> Result<AddressRecords, QueryError> {
+    fn query_scripted(
+        families: &[Family],
+        script: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send,
+    ) -> Result<AddressRecords, QueryError> {
         let server = Server::bind("127.0.0.1:0").unwrap();
         query_server_script(server, families, script)
     }
@@ -302,17 +307,17 @@ mod tests {
 
     #[test]
     fn a_family_that_stays_silent_does_not_hold_the_other() {
-        let result =
-            query_scripted(
-                &[Family::V4, Family::V6],
-                |question| {
-                    if question_type(question) == AAAA { Vec::new() } else { vec![answer_v4(question)] }
-                },
-            );
+        let result = query_scripted(&[Family::V4, Family::V6], |question| {
+            if question_type(question) == AAAA { Vec::new() } else { vec![answer_v4(question)] }
+        });
         assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
         let both = query_scripted(&[Family::V4, Family::V6], |question| {
             let six = vec![0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
-            vec![if question_type(question) == AAAA { answer(question, 0, &[("", AAAA, six)]) } else { answer_v4(question) }]
+            vec![if question_type(question) == AAAA {
+                answer(question, 0, &[("", AAAA, six)])
+            } else {
+                answer_v4(question)
+            }]
         });
         let mut addresses = both.unwrap().addresses;
         addresses.sort();
@@ -327,7 +332,8 @@ mod tests {
         assert!(matches!(&broken, QueryError::ServerFailed(why) if why.ends_with("response code 2")), "{broken:?}");
         let no = query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 3, &[])]).unwrap_err();
         assert_eq!(no, QueryError::NoAddress("edge.test: no such name, says 127.0.0.1".into()));
-        let empty = query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 0, &[])]).unwrap_err();
+        let empty =
+            query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 0, &[])]).unwrap_err();
         assert_eq!(empty, QueryError::NoAddress("edge.test has no address that this link can use".into()));
         let closed = Server::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

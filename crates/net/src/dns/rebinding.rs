@@ -40,11 +40,15 @@ impl RebindingGuard {
         addresses: Vec<IpAddr>,
         zone: impl Fn(IpAddr) -> AddressZone,
     ) -> Vec<IpAddr> {
-        let zoned: Vec<(IpAddr, AddressZone)> = addresses.into_iter().map(|address| (address, zone(address))).collect();
+        let zoned: Vec<(IpAddr, AddressZone)> =
+            addresses.into_iter().map(|address| (address, zone(address))).collect();
         let is_public = zoned.iter().any(|(_, zone)| *zone == AddressZone::Internet);
         self.evict(now, name);
         let zones = || zoned.iter().map(|(_, zone)| *zone).collect();
-        let record = self.entries.entry(name.to_owned()).or_insert_with(|| NameRecord { last_seen: now, local_zones: zones() });
+        let record = self
+            .entries
+            .entry(name.to_owned())
+            .or_insert_with(|| NameRecord { last_seen: now, local_zones: zones() });
         record.last_seen = now;
         if is_public {
             record.local_zones.clear();
@@ -53,7 +57,9 @@ impl RebindingGuard {
             AddressZone::Internet => true,
             // No further into local networks than any local address.
             AddressZone::Private => !record.local_zones.is_empty(),
-            AddressZone::LinkLocal | AddressZone::Metadata | AddressZone::Host => record.local_zones.contains(&zone),
+            AddressZone::LinkLocal | AddressZone::Metadata | AddressZone::Host => {
+                record.local_zones.contains(&zone)
+            }
         };
         zoned.into_iter().filter(|(_, zone)| is_permitted(*zone)).map(|(address, _)| address).collect()
     }
@@ -66,7 +72,8 @@ impl RebindingGuard {
     fn evict(&mut self, now: Instant, name: &str) {
         self.entries.retain(|_, record| now.duration_since(record.last_seen) < ENTRY_TTL);
         if self.entries.len() >= MAX_NAMES && !self.entries.contains_key(name) {
-            let oldest = self.entries.iter().min_by_key(|(_, record)| record.last_seen).map(|(name, _)| name.clone());
+            let oldest =
+                self.entries.iter().min_by_key(|(_, record)| record.last_seen).map(|(name, _)| name.clone());
             oldest.map(|oldest| self.entries.remove(&oldest));
         }
     }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::query::{QueryError, query};
+use super::lookup_threads::LookupThreads;
 use super::message::Family;
 use super::nat64::{self, Nat64Prefix};
+use super::query::{QueryError, query};
 use super::rebinding::RebindingGuard;
 use super::servers::{ServerSource, SystemPaths, link_servers};
-use super::lookup_threads::LookupThreads;
-use super::{Resolution, ResolveError, AnswerSource, hosts};
+use super::{AnswerSource, Resolution, ResolveError, hosts};
+use crate::egress::{AddressZone, EgressPolicy};
 use crate::links::Interface;
-use crate::egress::{EgressPolicy, AddressZone};
 
 /// Resolves names, each for the link that will carry the connection. One for a whole run: it keeps what it learnt.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Resolver {
     /// A resolver for configuration at other places.
     #[cfg(test)]
     pub(super) fn with_paths(paths: SystemPaths) -> Self {
-        Self { paths: places: paths, ..Self::default() }
+        Self { paths, ..Self::default() }
     }
 
     /// As [`resolve_for`](Self::resolve_for), for a connection with this right. Where that is restricted, the prefix of the link's NAT64 is learnt before,
@@ -70,7 +70,8 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<Resolution, ResolveError> {
         let resolution = self.resolve_for(egress.requester(), host, link, timeout).await?;
-        let may_be_translated = |address: &IpAddr| AddressZone::of(*address) == AddressZone::Internet && address.is_ipv6();
+        let may_be_translated =
+            |address: &IpAddr| AddressZone::of(*address) == AddressZone::Internet && address.is_ipv6();
         if let Some(link) = link.filter(|link| link.has_v6())
             && egress.is_restricted()
             && resolution.addresses.iter().any(may_be_translated)
@@ -109,8 +110,9 @@ impl Resolver {
         {
             return Ok(resolution.clone());
         }
-        let (resolution, ttl) =
-            timeout_at(deadline, self.look_up(requester, &name, link)).await.unwrap_or_else(|_| Err(timed_out()))?;
+        let (resolution, ttl) = timeout_at(deadline, self.look_up(requester, &name, link))
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))?;
         let resolution = self.filter_rebinding(&name, resolution)?;
         let mut cache = self.lock_cache();
         cache.retain(|_, (expires_at, _)| Instant::now() < *expires_at);
@@ -119,7 +121,8 @@ impl Resolver {
             cache.retain(|(cached_name, _), _| *cached_name != name);
         }
         if cache.len() >= MAX_CACHED {
-            let first_to_expire = cache.iter().min_by_key(|(_, (expires_at, _))| *expires_at).map(|(key, _)| key.clone());
+            let first_to_expire =
+                cache.iter().min_by_key(|(_, (expires_at, _))| *expires_at).map(|(key, _)| key.clone());
             first_to_expire.map(|first_to_expire| cache.remove(&first_to_expire));
         }
         cache.insert(key, (Instant::now() + ttl, resolution.clone()));
@@ -175,7 +178,8 @@ impl Resolver {
         let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&self.paths.read("etc/hosts"), name));
         if !local.is_empty() {
             let addresses = self.reachable_over(requester, local, link).await;
-            return non_empty_resolution(addresses, AnswerSource::Hosts, name).map(|resolution| (resolution, MIN_TTL));
+            return non_empty_resolution(addresses, AnswerSource::Hosts, name)
+                .map(|resolution| (resolution, MIN_TTL));
         }
         let Some(link) = link else { return self.query_system(requester, name, None).await };
         let families = link_families(link);
@@ -211,7 +215,10 @@ impl Resolver {
         let records = query(server, Some(&link.name), name, families).await.inspect_err(|why| {
             tracing::debug!(link = %link.name, %server, name, ?why, "a DNS server of the link gives no address");
         })?;
-        let resolution = Resolution { addresses: interleave(records.addresses, link), source: source.source(server, &link.name) };
+        let resolution = Resolution {
+            addresses: interleave(records.addresses, link),
+            source: source.source(server, &link.name),
+        };
         Ok((resolution, records.ttl.clamp(MIN_TTL, MAX_TTL)))
     }
 }
@@ -233,7 +240,12 @@ impl Resolver {
     }
 
     /// IPv4 addresses as the link's NAT64 serves them; nothing if the link has IPv4 itself, or no NAT64.
-    async fn translate_nat64(&self, requester: Option<IpAddr>, addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
+    async fn translate_nat64(
+        &self,
+        requester: Option<IpAddr>,
+        addresses: Vec<IpAddr>,
+        link: &Interface,
+    ) -> Vec<IpAddr> {
         if !is_v6_only(link) || !addresses.iter().any(IpAddr::is_ipv4) {
             return Vec::new();
         }
@@ -328,8 +340,12 @@ impl Resolver {
     /// The servers that can be asked over the link.
     async fn link_servers(&self, requester: Option<IpAddr>, link: &Interface) -> Vec<(ServerSource, SocketAddr)> {
         let (paths, interface) = (self.paths.clone(), link.clone());
-        let server_groups = self.config_threads.run(requester, move || link_servers(&paths, &interface)).await.flatten();
-        server_groups.into_iter().flat_map(|(source, group)| group.into_iter().map(move |server| (source, server))).collect()
+        let server_groups =
+            self.config_threads.run(requester, move || link_servers(&paths, &interface)).await.flatten();
+        server_groups
+            .into_iter()
+            .flat_map(|(source, group)| group.into_iter().map(move |server| (source, server)))
+            .collect()
     }
 
     /// The system's own resolver, and those of its addresses that the link can reach.
@@ -339,7 +355,8 @@ impl Resolver {
         name: &str,
         link: Option<&Interface>,
     ) -> Result<(Resolution, Duration), ResolveError> {
-        let mut addresses = self.reachable_over(requester, self.system_addresses(requester, name).await?, link).await;
+        let mut addresses =
+            self.reachable_over(requester, self.system_addresses(requester, name).await?, link).await;
         if let Some(link) = link {
             addresses = interleave(addresses, link);
         }
@@ -360,7 +377,9 @@ impl Resolver {
 fn parse_literal(host: &str) -> Result<Option<IpAddr>, ResolveError> {
     let unbracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     if unbracketed.contains('%') {
-        return Err(definitive_error(format!("{host}: an address with a zone is refused; the link decides the interface")));
+        return Err(definitive_error(format!(
+            "{host}: an address with a zone is refused; the link decides the interface"
+        )));
     }
     Ok(unbracketed.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
 }
@@ -397,7 +416,11 @@ fn interleave(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
     sorted
 }
 
-fn non_empty_resolution(addresses: Vec<IpAddr>, source: AnswerSource, name: &str) -> Result<Resolution, ResolveError> {
+fn non_empty_resolution(
+    addresses: Vec<IpAddr>,
+    source: AnswerSource,
+    name: &str,
+) -> Result<Resolution, ResolveError> {
     if addresses.is_empty() {
         return Err(definitive_error(format!("{name} has no address that this link can use")));
     }

@@ -69,15 +69,25 @@ impl ServerSource {
 /// The servers that can be asked over the link. Blocks for at most 200 ms.
 pub(super) fn link_servers(paths: &SystemPaths, link: &Interface) -> Option<(ServerSource, Vec<SocketAddr>)> {
     let mut bus = None;
-    for source in [ServerSource::SystemdResolved, ServerSource::NetworkManager, ServerSource::DhcpLease, ServerSource::ResolvConf] {
+    for source in [
+        ServerSource::SystemdResolved,
+        ServerSource::NetworkManager,
+        ServerSource::DhcpLease,
+        ServerSource::ResolvConf,
+    ] {
         let mut servers = match source {
             // Services name links by number and name, and an emulated one has both in a network of its own.
-            ServerSource::SystemdResolved | ServerSource::NetworkManager | ServerSource::DhcpLease if link.emulated => continue,
+            ServerSource::SystemdResolved | ServerSource::NetworkManager | ServerSource::DhcpLease
+                if link.emulated =>
+            {
+                continue;
+            }
             ServerSource::SystemdResolved => resolved_servers(paths, link, &mut bus),
             ServerSource::NetworkManager => network_manager_servers(paths, link, &mut bus),
-            ServerSource::DhcpLease => {
-                leases::server_texts(paths, link).iter().filter_map(|server_text| parse_server(paths, link, server_text)).collect()
-            }
+            ServerSource::DhcpLease => leases::server_texts(paths, link)
+                .iter()
+                .filter_map(|server_text| parse_server(paths, link, server_text))
+                .collect(),
             ServerSource::ResolvConf => resolv_conf_servers(paths, link),
         };
         servers.retain(|server| is_reachable(server.ip(), link));
@@ -101,7 +111,8 @@ fn resolved_servers(paths: &SystemPaths, link: &Interface, bus: &mut Option<Bus>
     for (path, key) in [("run/systemd/resolve/netif", "SERVERS="), ("run/systemd/netif/links", "DNS=")] {
         let text = paths.read(&format!("{path}/{}", link.index));
         let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
-        let servers: Vec<_> = line.split_whitespace().filter_map(|server_text| parse_server(paths, link, server_text)).collect();
+        let servers: Vec<_> =
+            line.split_whitespace().filter_map(|server_text| parse_server(paths, link, server_text)).collect();
         if !servers.is_empty() {
             return servers;
         }
@@ -213,7 +224,8 @@ fn parse_server(paths: &SystemPaths, link: &Interface, server_text: &str) -> Opt
 /// A server as the bytes of its address.
 fn server_from_bytes(paths: &SystemPaths, link: &Interface, bytes: &[u8]) -> Option<SocketAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
-    v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)).map(|address| server_socket_addr(paths, link, address))
+    v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
+        .map(|address| server_socket_addr(paths, link, address))
 }
 
 /// The server's socket address; a link-local one means a neighbour on this link.
@@ -228,7 +240,7 @@ fn server_socket_addr(paths: &SystemPaths, link: &Interface, address: IpAddr) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dns::tests::{test_link, system_files};
+    use crate::dns::tests::{system_files, test_link};
 
     fn texts(found: Option<(ServerSource, Vec<SocketAddr>)>) -> Option<(ServerSource, Vec<String>)> {
         found.map(|(namer, servers)| (namer, servers.iter().map(ToString::to_string).collect()))
@@ -258,10 +270,17 @@ mod tests {
         );
         assert_eq!(servers_of(&[networkd, conf], &wifi), named(ServerSource::SystemdResolved, &["192.168.1.2:53"]));
         assert_eq!(servers_of(&[conf], &wifi), named(ServerSource::ResolvConf, &["1.1.1.1:53"]));
-        assert_eq!(servers_of(&[("run/systemd/netif/links/4", "DNS=192.168.1.2\n")], &wifi), None, "another link's");
+        assert_eq!(
+            servers_of(&[("run/systemd/netif/links/4", "DNS=192.168.1.2\n")], &wifi),
+            None,
+            "another link's"
+        );
         assert_eq!(servers_of(&[], &wifi), None);
         let emulated = Interface { emulated: true, ..wifi };
-        assert_eq!(servers_of(&[resolved, networkd, conf], &emulated), named(ServerSource::ResolvConf, &["1.1.1.1:53"]));
+        assert_eq!(
+            servers_of(&[resolved, networkd, conf], &emulated),
+            named(ServerSource::ResolvConf, &["1.1.1.1:53"])
+        );
     }
 
     #[test]
@@ -271,8 +290,14 @@ mod tests {
         assert_eq!(servers_of(&[conf], &wifi), Some((ServerSource::ResolvConf, vec!["192.168.1.1:53".to_owned()])));
         assert_eq!(servers_of(&[conf], &wwan), Some((ServerSource::ResolvConf, vec!["10.64.0.1:53".to_owned()])));
         let lease = ("run/resolvconf/interface/wwan0.dhclient", "nameserver 10.64.0.9\n");
-        assert_eq!(servers_of(&[conf, lease], &wwan), Some((ServerSource::DhcpLease, vec!["10.64.0.9:53".to_owned()])));
-        assert_eq!(servers_of(&[conf, lease], &wifi), Some((ServerSource::ResolvConf, vec!["192.168.1.1:53".to_owned()])));
+        assert_eq!(
+            servers_of(&[conf, lease], &wwan),
+            Some((ServerSource::DhcpLease, vec!["10.64.0.9:53".to_owned()]))
+        );
+        assert_eq!(
+            servers_of(&[conf, lease], &wifi),
+            Some((ServerSource::ResolvConf, vec!["192.168.1.1:53".to_owned()]))
+        );
     }
 
     #[test]

@@ -13,8 +13,8 @@ use marline_sys::namespace::{Network, is_privileged};
 use super::message::tests::answer;
 use super::resolver::Resolver;
 use super::servers::SystemPaths;
-use super::{Resolution, ResolveError, AnswerSource};
-use crate::links::{DefaultRoute, Interface, Subnet as Subnet, Usability};
+use super::{AnswerSource, Resolution, ResolveError};
+use crate::links::{DefaultRoute, Interface, Subnet, Usability};
 
 /// A usable interface with these addresses, each with its prefix, and default routes for their families.
 pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface {
@@ -47,7 +47,10 @@ pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface
 
 /// The name servers that the services below this root give for a link.
 pub(crate) fn servers_in(root: &std::path::Path, link: &Interface) -> Vec<IpAddr> {
-    let found = super::servers::link_servers(&SystemPaths { root: root.to_owned(), dns_port: 53, route_lookup: |_| None }, link);
+    let found = super::servers::link_servers(
+        &SystemPaths { root: root.to_owned(), dns_port: 53, route_lookup: |_| None },
+        link,
+    );
     found.map(|(_, servers)| servers.iter().map(std::net::SocketAddr::ip).collect()).unwrap_or_default()
 }
 
@@ -70,9 +73,14 @@ fn resolve(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Resu
     resolve_with_files(files, host, link).map_err(|why| why.message)
 }
 
-fn resolve_with_files(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Resolution, ResolveError> {
+fn resolve_with_files(
+    files: &[(&str, &str)],
+    host: &str,
+    link: Option<&Interface>,
+) -> Result<Resolution, ResolveError> {
     let root = system_files(files);
-    let resolver = Resolver::with_paths(SystemPaths { root: root.path().to_owned(), dns_port: 53, route_lookup: |_| None });
+    let resolver =
+        Resolver::with_paths(SystemPaths { root: root.path().to_owned(), dns_port: 53, route_lookup: |_| None });
     block_on(resolver.resolve_for(None, host, link, Duration::from_secs(10)))
 }
 
@@ -102,8 +110,9 @@ fn an_address_is_itself() {
         ),
     ] {
         let got = resolve(&[], host, link);
-        let want =
-            want.map(|a| Resolution { addresses: addresses(&[a]), source: AnswerSource::Literal }).map_err(str::to_owned);
+        let want = want
+            .map(|a| Resolution { addresses: addresses(&[a]), source: AnswerSource::Literal })
+            .map_err(str::to_owned);
         assert_eq!(got, want, "{host}");
     }
 }
@@ -211,15 +220,24 @@ fn a_real_server_is_asked_over_the_link() {
         let edge = Resolution { addresses: addresses(&["2001:db8::5", "203.0.113.5"]), source: source.clone() };
         assert_eq!(resolve(&[RESOLVED_CONF], "edge.test", Some(lo)), Ok(edge.clone()));
         assert_eq!(resolve(&[RESOLVED_CONF], "WWW.Test.", Some(lo)), Ok(edge), "through a CNAME");
-        assert_eq!(resolve(&[RESOLVED_CONF], "four.test", Some(lo)).unwrap().addresses, addresses(&["203.0.113.6"]));
+        assert_eq!(
+            resolve(&[RESOLVED_CONF], "four.test", Some(lo)).unwrap().addresses,
+            addresses(&["203.0.113.6"])
+        );
         let four = test_link("lo", 1, &["10.53.0.1/24"]);
-        assert_eq!(resolve(&[RESOLVED_CONF], "edge.test", Some(&four)).unwrap().addresses, addresses(&["203.0.113.5"]));
+        assert_eq!(
+            resolve(&[RESOLVED_CONF], "edge.test", Some(&four)).unwrap().addresses,
+            addresses(&["203.0.113.5"])
+        );
         let many = resolve(&[RESOLVED_CONF], "many.test", Some(&four)).unwrap();
         assert_eq!((many.addresses.len(), many.source), (200, source), "over TCP");
         let conf = resolve(&[("etc/resolv.conf", "nameserver 10.53.0.1\n")], "four.test", Some(lo)).unwrap();
         assert_eq!(conf.source.to_string(), "resolv.conf's server 10.53.0.1 over lo");
         let none = resolve_with_files(&[RESOLVED_CONF], "nowhere.test", Some(lo)).unwrap_err();
-        assert_eq!(none, ResolveError { message: "nowhere.test: no such name, says 10.53.0.1".into(), is_definitive: true });
+        assert_eq!(
+            none,
+            ResolveError { message: "nowhere.test: no such name, says 10.53.0.1".into(), is_definitive: true }
+        );
     });
 }
 
@@ -242,7 +260,11 @@ fn a_link_gives_names_if_one_of_its_servers_answers_whatever_it_says() {
     in_network_namespace(|link| {
         let gives = |text: &str| {
             let root = system_files(&[("etc/resolv.conf", text)]);
-            let resolver = Resolver::with_paths(SystemPaths { root: root.path().to_owned(), dns_port: 53, route_lookup: |_| None });
+            let resolver = Resolver::with_paths(SystemPaths {
+                root: root.path().to_owned(),
+                dns_port: 53,
+                route_lookup: |_| None,
+            });
             block_on(resolver.can_resolve_over(link))
         };
         // It denies the name; the other address has no server.
@@ -257,12 +279,13 @@ fn a_link_gives_names_if_one_of_its_servers_answers_whatever_it_says() {
 fn without_a_server_of_the_link_the_system_is_asked_and_the_answer_says_so() {
     in_network_namespace(|lo| {
         // Nothing of the system's configuration reaches this network, so the system knows no name either.
-        let error = resolve_with_files(&[("etc/resolv.conf", "nameserver 127.0.0.53\n")], "edge.invalid", Some(lo)).unwrap_err();
+        let error = resolve_with_files(&[("etc/resolv.conf", "nameserver 127.0.0.53\n")], "edge.invalid", Some(lo))
+            .unwrap_err();
         assert!(error.message.starts_with("edge.invalid: "), "{error:?}");
         // Silence is no denial.
         let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
         let error = resolve_with_files(&[RESOLVED_CONF], "edge.test", Some(lo)).unwrap_err();
-        let text = "DNS server 10.53.0.1:53 does not answer".to_owned();
+        let message = "DNS server 10.53.0.1:53 does not answer".to_owned();
         assert_eq!(error, ResolveError { message, is_definitive: false });
     });
     // A number in another notation is known to the system's resolver alone.
@@ -276,7 +299,11 @@ fn an_answer_is_kept_for_the_link_that_asked() {
     in_network_namespace(|lo| {
         let socket = UdpSocket::bind("10.53.0.1:53").unwrap();
         let root = system_files(&[RESOLVED_CONF]);
-        let resolver = Resolver::with_paths(SystemPaths { root: root.path().to_owned(), dns_port: 53, route_lookup: |_| None });
+        let resolver = Resolver::with_paths(SystemPaths {
+            root: root.path().to_owned(),
+            dns_port: 53,
+            route_lookup: |_| None,
+        });
         let four = test_link("lo", 1, &["10.53.0.1/24"]);
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
@@ -309,7 +336,11 @@ fn no_answer_ends_with_the_time_limit() {
     in_network_namespace(|lo| {
         let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
         let root = system_files(&[RESOLVED_CONF]);
-        let resolver = Resolver::with_paths(SystemPaths { root: root.path().to_owned(), dns_port: 53, route_lookup: |_| None });
+        let resolver = Resolver::with_paths(SystemPaths {
+            root: root.path().to_owned(),
+            dns_port: 53,
+            route_lookup: |_| None,
+        });
         let trouble =
             block_on(resolver.resolve_for(None, "edge.test", Some(lo), Duration::from_millis(300))).unwrap_err();
         assert_eq!(trouble.message, "edge.test: no answer within 0.3 s");
@@ -319,7 +350,7 @@ fn no_answer_ends_with_the_time_limit() {
 /// A network with a prefix of its own: what would be translated to a private address is refused.
 #[test]
 fn what_a_network_translates_to_private_addresses_counts_as_private() {
-    use crate::egress::{EgressPolicy, AddressZone};
+    use crate::egress::{AddressZone, EgressPolicy};
     const SIX: (&str, &str) = ("run/systemd/netif/links/1", "DNS=2001:db8:53::1\n");
     let both = test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
     in_network_namespace(|_| {
@@ -332,10 +363,15 @@ fn what_a_network_translates_to_private_addresses_counts_as_private() {
         let options = [&["--listen-address=2001:db8:53::1", known][..], &records].concat();
         let Some(_server) = Dnsmasq::start(&options) else { return };
         let root = system_files(&[SIX]);
-        let resolver = Resolver::with_paths(SystemPaths { root: root.path().to_owned(), dns_port: 53, route_lookup: |_| None });
+        let resolver = Resolver::with_paths(SystemPaths {
+            root: root.path().to_owned(),
+            dns_port: 53,
+            route_lookup: |_| None,
+        });
         let led = EgressPolicy::user().referred_by_zone(AddressZone::Internet);
         for (host, is_refused) in [("six.test", true), ("2a0e:b107:64::7f00:1", true), ("out.test", false)] {
-            let answer = block_on(resolver.resolve_checked(&led, host, Some(&both), Duration::from_secs(20))).unwrap();
+            let answer =
+                block_on(resolver.resolve_checked(&led, host, Some(&both), Duration::from_secs(20))).unwrap();
             let checked = led.check((answer.addresses[0], 80).into());
             assert_eq!(checked.is_err(), is_refused, "{host}: {answer:?}");
         }

@@ -16,8 +16,8 @@
 //! forget. What is in which zone: [`Zone`].
 
 mod embedded_ipv4;
-mod same_network;
 mod ip_prefix;
+mod same_network;
 mod zone;
 
 use std::net::{IpAddr, SocketAddr};
@@ -60,7 +60,11 @@ impl EgressPolicy {
     pub fn for_peer(peer: SocketAddr) -> Self {
         let ip = peer.ip().to_canonical();
         let scope = if let SocketAddr::V6(peer) = peer { peer.scope_id() } else { 0 };
-        Self { requester: (!ip.is_loopback()).then_some(RemoteRequester { ip, scope_id: scope }), referrer_zone: None, listener: None }
+        Self {
+            requester: (!ip.is_loopback()).then_some(RemoteRequester { ip, scope_id: scope }),
+            referrer_zone: None,
+            listener: None,
+        }
     }
 
     /// The same, asked for at this listener of ours.
@@ -126,7 +130,8 @@ impl EgressPolicy {
         if zone == AddressZone::Host && self.listener.is_some_and(|listener| reaches_listener(listener, address)) {
             return Err(forbidden(true));
         }
-        let is_neighbour = || self.requester.is_some_and(|host| is_same_network(host.ip, host.scope_id, address.ip()));
+        let is_neighbour =
+            || self.requester.is_some_and(|host| is_same_network(host.ip, host.scope_id, address.ip()));
         if self.allows_zone(zone, is_neighbour) { Ok(()) } else { Err(forbidden(false)) }
     }
 
@@ -136,7 +141,9 @@ impl EgressPolicy {
             (Some(_), _) => zone == AddressZone::Private && is_neighbour(),
             (None, None) => true,
             // A service of this machine may lead to the private network that it is in.
-            (None, Some(referrer)) => zone == referrer || (referrer, zone) == (AddressZone::Host, AddressZone::Private),
+            (None, Some(referrer)) => {
+                zone == referrer || (referrer, zone) == (AddressZone::Host, AddressZone::Private)
+            }
         }
     }
 }
@@ -145,7 +152,8 @@ impl EgressPolicy {
 fn reaches_listener(listener: SocketAddr, address: SocketAddr) -> bool {
     let (bound, ip) = (listener.ip().to_canonical(), address.ip().to_canonical());
     let is_local = ip.is_loopback() || ip.is_unspecified();
-    let is_same_address = bound.is_unspecified() || bound == ip || ip.is_unspecified() || (bound.is_loopback() && is_local);
+    let is_same_address =
+        bound.is_unspecified() || bound == ip || ip.is_unspecified() || (bound.is_loopback() && is_local);
     listener.port() == address.port() && is_same_address
 }
 
@@ -182,8 +190,10 @@ impl Forbidden {
         }
         let address = self.address.to_string();
         let which = if address == host { String::new() } else { format!(" ({address})") };
-        let referrer =
-            self.policy.referrer_zone.map_or_else(String::new, |referrer| format!(", and a server with {} led there", referrer.name()));
+        let referrer = self
+            .policy
+            .referrer_zone
+            .map_or_else(String::new, |referrer| format!(", and a server with {} led there", referrer.name()));
         format!("{host}{which} is {zone}{referrer}: refused; ask for that URL itself if it is meant")
     }
 }
@@ -192,7 +202,13 @@ impl Forbidden {
 mod tests {
     use super::*;
 
-    const ALL: [AddressZone; 5] = [AddressZone::Internet, AddressZone::Private, AddressZone::LinkLocal, AddressZone::Metadata, AddressZone::Host];
+    const ALL: [AddressZone; 5] = [
+        AddressZone::Internet,
+        AddressZone::Private,
+        AddressZone::LinkLocal,
+        AddressZone::Metadata,
+        AddressZone::Host,
+    ];
 
     fn allowed(right: EgressPolicy, is_neighbour: bool) -> Vec<AddressZone> {
         ALL.into_iter().filter(|zone| right.allows_zone(*zone, || is_neighbour)).collect()
@@ -221,7 +237,8 @@ mod tests {
         ] {
             assert_eq!(allowed(EgressPolicy::user().referred_by_zone(server), true), reaches, "{server:?}");
             // The least local one of several counts.
-            let after_the_internet = EgressPolicy::user().referred_by_zone(server).referred_by_zone(AddressZone::Internet);
+            let after_the_internet =
+                EgressPolicy::user().referred_by_zone(server).referred_by_zone(AddressZone::Internet);
             assert_eq!(allowed(after_the_internet, true), [AddressZone::Internet]);
             let before = EgressPolicy::user().referred_by_zone(AddressZone::Internet).referred_by_zone(server);
             assert_eq!(allowed(before, true), [AddressZone::Internet]);
@@ -260,7 +277,9 @@ mod tests {
             let checked = EgressPolicy::user().with_listener(listener).check_zone(address, AddressZone::Host);
             assert_eq!(checked.is_err_and(|why| why.is_loop()), is_loop, "{listener} {address}");
             // Elsewhere it is another machine's port.
-            assert!(EgressPolicy::user().with_listener(listener).check_zone(address, AddressZone::Internet).is_ok());
+            assert!(
+                EgressPolicy::user().with_listener(listener).check_zone(address, AddressZone::Internet).is_ok()
+            );
         }
     }
 

@@ -16,8 +16,9 @@ pub(super) fn is_same_network(one: IpAddr, scope: u32, other: IpAddr) -> bool {
 }
 
 fn have_common_network(networks: &[(u32, IpPrefix)], one: IpAddr, scope: u32, other: IpAddr) -> bool {
-    let is_on =
-        |link: u32, address: IpAddr| networks.iter().any(|(index, network)| *index == link && network.contains(address));
+    let is_on = |link: u32, address: IpAddr| {
+        networks.iter().any(|(index, network)| *index == link && network.contains(address))
+    };
     let is_at = |link: u32| if is_link_local(one) { link == scope } else { is_on(link, one) };
     networks.iter().any(|(link, _)| is_at(*link) && is_on(*link, other))
 }

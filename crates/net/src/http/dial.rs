@@ -33,11 +33,11 @@ use marline_core::fetch::{ConnError, ConnErrorKind};
 
 use super::http1::Http1;
 use super::http2::Http2;
-use super::transport::{Transport, TLS_READ_BUFFER};
-use super::{Connection, ProtocolState, Tunnel, Http2Windows, socket_path_sample, socket_error, tls, conn_error};
+use super::transport::{TLS_READ_BUFFER, Transport};
+use super::{Connection, Http2Windows, ProtocolState, Tunnel, conn_error, socket_error, socket_path_sample, tls};
+use crate::egress::{AddressZone, EgressPolicy, Forbidden};
 use crate::links::is_outside_links_and_not_on;
 use crate::mptcp::{self, unmapped};
-use crate::egress::{Forbidden, EgressPolicy, AddressZone};
 
 /// What is needed to open one connection over one link.
 #[derive(Clone, Debug)]
@@ -110,7 +110,11 @@ impl DialRequest {
         Ok(Connection { protocol_state: exchange, handshake, local, peer })
     }
 
-    async fn handshake_tls(&self, socket: TcpStream, config: &Arc<ClientConfig>) -> Result<ProtocolState, ConnError> {
+    async fn handshake_tls(
+        &self,
+        socket: TcpStream,
+        config: &Arc<ClientConfig>,
+    ) -> Result<ProtocolState, ConnError> {
         let name = ServerName::try_from(self.server_name.clone()).map_err(|_| {
             conn_error(ConnErrorKind::Tls, format!("`{}` cannot be in a certificate", self.server_name))
         })?;
@@ -154,9 +158,12 @@ impl DialRequest {
                         }
                         // No link leads to this machine itself, or into a network beside the links, such as that of the host
                         // that asks.
-                        let is_local = zone == AddressZone::Host || (zone == AddressZone::Private && self.egress.requester().is_some());
-                        let device =
-                            self.device.as_deref().filter(|device| !(is_local || is_outside_links_and_not_on(address.ip(), device)));
+                        let is_local = zone == AddressZone::Host
+                            || (zone == AddressZone::Private && self.egress.requester().is_some());
+                        let device = self
+                            .device
+                            .as_deref()
+                            .filter(|device| !(is_local || is_outside_links_and_not_on(address.ip(), device)));
                         running.push((address, Box::pin(connect_one(device, self.mptcp, address))));
                         next_attempt.as_mut().reset(tokio::time::Instant::now() + ATTEMPT_DELAY);
                     }

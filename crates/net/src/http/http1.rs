@@ -36,7 +36,13 @@ pub(super) struct Http1 {
 
 impl Http1 {
     pub(super) fn new(stream: Transport) -> Self {
-        Self { stream, responses: ResponseParser::new(), write_buffer: Vec::new(), unparsed: Vec::new(), deferred_error: None }
+        Self {
+            stream,
+            responses: ResponseParser::new(),
+            write_buffer: Vec::new(),
+            unparsed: Vec::new(),
+            deferred_error: None,
+        }
     }
 
     pub(super) fn request(&mut self, req: ReqId, get: &GetRequest) {
@@ -78,7 +84,8 @@ impl Http1 {
                 return Poll::Pending;
             }
             let in_body = self.responses.in_body();
-            let max_body = if in_body { usize::try_from(max_body.bytes()).unwrap_or(usize::MAX) } else { usize::MAX };
+            let max_body =
+                if in_body { usize::try_from(max_body.bytes()).unwrap_or(usize::MAX) } else { usize::MAX };
             if !self.unparsed.is_empty() {
                 let part = self.unparsed.get(..max_body).unwrap_or(&self.unparsed);
                 let (used, event) = self.responses.feed(part, sink);

@@ -24,8 +24,8 @@ use marline_core::fetch::{ConnError, ConnErrorKind, ReqId};
 use marline_core::units::DataSize;
 
 use super::response_head::{self, ParsedHead};
-use super::transport::{ReadBudget, LimitedStream, Transport};
-use super::{Event, GetRequest, Sink, socket_error, conn_error};
+use super::transport::{LimitedStream, ReadBudget, Transport};
+use super::{Event, GetRequest, Sink, conn_error, socket_error};
 
 /// How much a server may send ahead of what was consumed (RFC 9113 §5.2). At most 2 GiB each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,7 +146,12 @@ impl Http2 {
         });
     }
 
-    pub(super) fn poll_event(&mut self, cx: &mut Context<'_>, sink: &mut dyn Sink, max_body: DataSize) -> Poll<Event> {
+    pub(super) fn poll_event(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut dyn Sink,
+        max_body: DataSize,
+    ) -> Poll<Event> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Poll::Ready(event);
@@ -207,7 +212,11 @@ impl Http2 {
             let Some((req, request)) = self.queued.pop_front() else { return };
             match self.sender.send_request(request, true) {
                 Ok((response, reset)) => {
-                    self.streams.push_back(StreamExchange { req, stage: StreamStage::AwaitHead(response), send_stream: reset });
+                    self.streams.push_back(StreamExchange {
+                        req,
+                        stage: StreamStage::AwaitHead(response),
+                        send_stream: reset,
+                    });
                 }
                 Err(error) if error.reason().is_none() && !error.is_io() => {
                     self.abort(req, http2_error(&error, ConnErrorKind::Protocol))
@@ -244,13 +253,19 @@ impl Http2 {
         };
         let (parts, body) = response.into_parts();
         let fields = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        match head::parse_head(parts.status.as_u16(), true, fields, SystemTime::now()) {
-            Ok(ParsedHead { mut head, location, content_disposition: disposition, meta: described: meta, .. }) => {
+        match response_head::parse_head(parts.status.as_u16(), true, fields, SystemTime::now()) {
+            Ok(ParsedHead { mut head, location, content_disposition: disposition, meta, .. }) => {
                 // HTTP/2 frames bodies by itself: without a length it does not close.
                 head.closes_connection = false;
                 exchange.stage = StreamStage::HeadReported(body);
                 let meta = Box::new(meta);
-                self.events.push_back(Event::Head { req: exchange.req, head, location, content_disposition: disposition, meta: described: meta });
+                self.events.push_back(Event::Head {
+                    req: exchange.req,
+                    head,
+                    location,
+                    content_disposition: disposition,
+                    meta,
+                });
                 StreamProgress::Reported
             }
             Err(failure) => {
@@ -261,7 +276,13 @@ impl Http2 {
         }
     }
 
-    fn poll_body(&mut self, cx: &mut Context<'_>, exchange: &mut StreamExchange, sink: &mut dyn Sink, max_body: u64) -> StreamProgress {
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut StreamExchange,
+        sink: &mut dyn Sink,
+        max_body: u64,
+    ) -> StreamProgress {
         let req = exchange.req;
         let StreamStage::Body(body, limit_left) = &mut exchange.stage else { return StreamProgress::Idle };
         let mut delivered = 0;
@@ -323,13 +344,16 @@ impl Http2 {
     }
 
     fn abort(&mut self, req: ReqId, error: ConnError) {
-        self.events.push_back(Event::Aborted { req, error: trouble: error });
+        self.events.push_back(Event::Aborted { req, error });
     }
 
     /// The connection is over.
     fn on_connection_end(&mut self, end: Result<(), h2::Error>) {
         self.is_closed = true;
-        let kind = match (self.has_broken_body, self.is_going_away || self.response_count > 0 || self.request_count == 0) {
+        let kind = match (
+            self.has_broken_body,
+            self.is_going_away || self.response_count > 0 || self.request_count == 0,
+        ) {
             (true, _) => ConnErrorKind::Truncated,
             (false, true) => ConnErrorKind::CleanClose,
             (false, false) => ConnErrorKind::Reset,
@@ -342,7 +366,7 @@ impl Http2 {
             Err(error) => http2_error(&error, kind),
         };
         self.streams.clear();
-        self.events.push_back(Event::Closed { error: trouble: failure });
+        self.events.push_back(Event::Closed { error: failure });
     }
 }
 

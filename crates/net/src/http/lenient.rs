@@ -82,7 +82,8 @@ pub(super) fn normalized_status_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
     let start = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
     let end = start + head.get(start..)?.iter().position(|byte| *byte == b'\n')?;
     let end = if head[end - 1] == b'\r' { end - 1 } else { end };
-    let line = head.get(start..end).filter(|line| starts_with(line, HTTP_PREFIX, true))?.get(HTTP_PREFIX.len()..)?;
+    let line =
+        head.get(start..end).filter(|line| starts_with(line, HTTP_PREFIX, true))?.get(HTTP_PREFIX.len()..)?;
     let version = line.iter().position(|byte| matches!(byte, b' ' | b'\t'))?;
     let (version, rest) = line.split_at(version);
     if !matches!(version, [b'1'..=b'3'] | [b'1'..=b'3', b'.', b'0'..=b'9']) {

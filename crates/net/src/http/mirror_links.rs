@@ -50,11 +50,17 @@ impl ResponseMeta {
                 })
                 .collect();
             let by_algorithm = |name: &str, len: usize| {
-                values.iter().find(|(algorithm, value)| algorithm == name && value.len() == len).map(|(_, value)| value.clone())
+                values
+                    .iter()
+                    .find(|(algorithm, value)| algorithm == name && value.len() == len)
+                    .map(|(_, value)| value.clone())
             };
-            by_algorithm("sha-512", 64).map(Checksum::Sha512).or_else(|| by_algorithm("sha-256", 32).map(Checksum::Sha256))
+            by_algorithm("sha-512", 64)
+                .map(Checksum::Sha512)
+                .or_else(|| by_algorithm("sha-256", 32).map(Checksum::Sha256))
         };
-        let legacy = || parse_digest(&self.digests, "").filter(|_| self.links.iter().any(|link| link.contains("duplicate")));
+        let legacy =
+            || parse_digest(&self.digests, "").filter(|_| self.links.iter().any(|link| link.contains("duplicate")));
         parse_digest(&self.repr_digests, ":").or_else(legacy)
     }
 }
@@ -85,8 +91,10 @@ mod tests {
     use super::*;
 
     fn urls(links: &[&str]) -> Vec<String> {
-        let described =
-            ResponseMeta { links: links.iter().map(|link| (*link).to_owned()).collect(), ..ResponseMeta::default() };
+        let described = ResponseMeta {
+            links: links.iter().map(|link| (*link).to_owned()).collect(),
+            ..ResponseMeta::default()
+        };
         let base = "http://h.example/d/f".parse().unwrap();
         described.mirrors(&base).into_iter().map(String::from).collect()
     }
@@ -110,7 +118,8 @@ mod tests {
         let (short, long) = (STANDARD.encode([7; 32]), STANDARD.encode([9; 64]));
         let digest = |repr: &str, old: &str, link: &str| {
             let of = |text: &str| if text.is_empty() { Vec::new() } else { vec![text.to_owned()] };
-            ResponseMeta { repr_digests: of(repr), digests: of(old), links: of(link), ..ResponseMeta::default() }.full_digest()
+            ResponseMeta { repr_digests: of(repr), digests: of(old), links: of(link), ..ResponseMeta::default() }
+                .full_digest()
         };
         let sha256 = Some(Checksum::Sha256(vec![7; 32]));
         assert_eq!(digest(&format!("md5=:AAAA:, sha-256=:{short}:"), "", ""), sha256);

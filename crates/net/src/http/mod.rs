@@ -16,21 +16,21 @@
 //! bodies in buffers of their own. A task per connection was not used either: its channels would copy or delay what
 //! one poll can pass on directly.
 
-mod response;
 mod chunked;
 mod dial;
-mod mirror_links;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod response_head;
-mod url_host;
+mod get_request;
 mod http1;
 mod http2;
 mod lenient;
-mod get_request;
-mod transport;
+mod mirror_links;
+mod response;
+mod response_head;
 mod tls;
+mod transport;
 mod upstream_proxy;
+mod url_host;
 
 use std::io;
 use std::net::SocketAddr;
@@ -43,14 +43,14 @@ use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
 use marline_sys::tcp_info::TcpInfo;
 
-pub use response::MAX_FIELDS;
 pub use dial::DialRequest;
-pub use response_head::ResponseMeta;
-pub use url_host::{resolver_host, is_loopback_host, is_loopback_url};
-pub use http2::Http2Windows;
 pub use get_request::GetRequest;
+pub use http2::Http2Windows;
+pub use response::MAX_FIELDS;
+pub use response_head::ResponseMeta;
 pub use tls::{TlsContext, TrustRootsError, tls_config};
-pub use upstream_proxy::{ProxyRules, Proxy, ProxyError, ProxySettings, ProxyResponseTimer, Tunnel};
+pub use upstream_proxy::{Proxy, ProxyError, ProxyResponseTimer, ProxyRules, ProxySettings, Tunnel};
+pub use url_host::{is_loopback_host, is_loopback_url, resolver_host};
 
 /// Where body bytes go.
 pub trait Sink {
@@ -139,7 +139,8 @@ impl Connection {
     /// # Errors
     /// It is not connected any more.
     pub fn from_socket(socket: tokio::net::TcpStream) -> io::Result<Self> {
-        let (local, peer, handshake) = (socket.local_addr()?, socket.peer_addr()?, socket_path_sample(socket.as_fd()).rtt);
+        let (local, peer, handshake) =
+            (socket.local_addr()?, socket.peer_addr()?, socket_path_sample(socket.as_fd()).rtt);
         let exchange = ProtocolState::Http1(Box::new(http1::Http1::new(transport::Transport::plain(socket, None))));
         Ok(Self { protocol_state: exchange, handshake, local, peer })
     }

@@ -18,10 +18,11 @@ use marline_core::fetch::{ConnError, ConnErrorKind, ReqId};
 use marline_core::units::DataSize;
 
 use super::chunked::ChunkDecoder;
-use super::response_head::{self, Framing};
 use super::lenient::{
-    HTTP_PREFIX, NONSTANDARD_PREFIXES, has_folds, head_end, may_be_status_line, join_folds, parse_leniently, normalized_status_line, starts_with,
+    HTTP_PREFIX, NONSTANDARD_PREFIXES, has_folds, head_end, join_folds, may_be_status_line, normalized_status_line,
+    parse_leniently, starts_with,
 };
+use super::response_head::{self, Framing};
 use super::{Event, Sink, conn_error};
 
 /// Where the connection stands in its answers.
@@ -102,7 +103,7 @@ impl ResponseParser {
                 Framing::UntilClose => BodyFraming::UntilClose,
             };
             let limit_left = limit.map_or(u64::MAX, DataSize::bytes);
-            self.state = ParserState::Body(BodyState { framing: rest, limit_left: allowed: limit_left, limit_exceeded: false });
+            self.state = ParserState::Body(BodyState { framing: rest, limit_left, limit_exceeded: false });
         }
     }
 
@@ -133,7 +134,7 @@ impl ResponseParser {
     /// How much to read at one time, so that little of what follows a body must be kept aside.
     pub(super) fn read_size(&self) -> usize {
         match &self.state {
-            ParserState::Body(BodyState { framing: BodyFraming::Length(n), limit_left: allowed: limit_left, .. }) => {
+            ParserState::Body(BodyState { framing: BodyFraming::Length(n), limit_left, .. }) => {
                 usize::try_from(*n.min(limit_left)).unwrap_or(usize::MAX).saturating_add(HEAD_READ_LEN / 4)
             }
             ParserState::Body(_) => usize::MAX,
@@ -156,7 +157,7 @@ impl ResponseParser {
             }
         }
         if let ParserState::Closed = self.state {
-            return self.close_reason.take().map(|error| Event::Closed { error: trouble: error });
+            return self.close_reason.take().map(|error| Event::Closed { error });
         }
         None
     }
@@ -186,8 +187,16 @@ impl ResponseParser {
         let reason = error.as_ref().map_or("the server closed the connection", |cause| cause.text.as_str());
         let end = match &self.state {
             ParserState::Closed => return,
-            ParserState::Body(BodyState { framing: BodyFraming::UntilClose, limit_left: allowed: limit_left, limit_exceeded: exceeded }) if error.is_none() => {
-                self.state = ParserState::Body(BodyState { framing: BodyFraming::Length(0), limit_left: *limit_left, limit_exceeded: *exceeded });
+            ParserState::Body(BodyState {
+                framing: BodyFraming::UntilClose,
+                limit_left,
+                limit_exceeded: exceeded,
+            }) if error.is_none() => {
+                self.state = ParserState::Body(BodyState {
+                    framing: BodyFraming::Length(0),
+                    limit_left: *limit_left,
+                    limit_exceeded: *exceeded,
+                });
                 return;
             }
             ParserState::Body(_) | ParserState::HeadReported(_) => {
@@ -215,19 +224,23 @@ impl ResponseParser {
 
     fn feed_head(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
         let Some(&req) = self.pending.front() else { return self.on_unsolicited(bytes) };
-        let may_begin =
-            |prefix: &[u8]| prefix.get(..bytes.len()).is_some_and(|first| starts_with(first, bytes, prefix == HTTP_PREFIX));
+        let may_begin = |prefix: &[u8]| {
+            prefix.get(..bytes.len()).is_some_and(|first| starts_with(first, bytes, prefix == HTTP_PREFIX))
+        };
         if NONSTANDARD_PREFIXES.iter().any(|(prefix, _)| may_begin(prefix)) {
             return (0, None);
         }
         if !self.may_hold_head_end(bytes) {
             return (0, None);
         }
-        let prefix_match = NONSTANDARD_PREFIXES.iter().find(|(prefix, _)| starts_with(bytes, prefix, *prefix == HTTP_PREFIX));
-        let prefix_match = prefix_match.filter(|(prefix, replacement)| prefix != replacement || !bytes.starts_with(prefix));
+        let prefix_match =
+            NONSTANDARD_PREFIXES.iter().find(|(prefix, _)| starts_with(bytes, prefix, *prefix == HTTP_PREFIX));
+        let prefix_match =
+            prefix_match.filter(|(prefix, replacement)| prefix != replacement || !bytes.starts_with(prefix));
         let rewritten = prefix_match.map(|(prefix, replacement)| [*replacement, &bytes[prefix.len()..]].concat());
         // How many bytes what is parsed has more than what came.
-        let mut added_len = prefix_match.map_or(0, |(prefix, replacement)| replacement.len().wrapping_sub(prefix.len()));
+        let mut added_len =
+            prefix_match.map_or(0, |(prefix, replacement)| replacement.len().wrapping_sub(prefix.len()));
         let mut head = rewritten.as_deref().unwrap_or(bytes);
         let mut usual_fields = [httparse::EMPTY_HEADER; USUAL_FIELDS];
         let (mut all_fields, joined, normalized);
@@ -275,12 +288,22 @@ impl ResponseParser {
             _ => {}
         }
         let fields = response.headers.iter().map(|field| (field.name, field.value));
-        match head::parse_head(status, response.version == Some(1), fields, SystemTime::now()) {
+        match response_head::parse_head(status, response.version == Some(1), fields, SystemTime::now()) {
             Ok(parsed_head) => {
                 self.closes_connection = parsed_head.head.closes_connection;
                 self.state = ParserState::HeadReported(parsed_head.framing);
-                let head::ParsedHead { head, location, content_disposition: disposition, meta: described: meta, .. } = parsed_head;
-                (used, Some(Event::Head { req, head, location, content_disposition: disposition, meta: Box::new(meta) }))
+                let response_head::ParsedHead { head, location, content_disposition: disposition, meta, .. } =
+                    parsed_head;
+                (
+                    used,
+                    Some(Event::Head {
+                        req,
+                        head,
+                        location,
+                        content_disposition: disposition,
+                        meta: Box::new(meta),
+                    }),
+                )
             }
             Err(failure) => {
                 self.close(failure);
@@ -298,7 +321,9 @@ impl ResponseParser {
         let from = self.scanned_len.saturating_sub(3);
         self.scanned_len = bytes.len();
         let unscanned = bytes.get(from..).unwrap_or_default();
-        from == 0 || unscanned.windows(2).any(|pair| pair == b"\n\n") || unscanned.windows(3).any(|triple| triple == b"\n\r\n")
+        from == 0
+            || unscanned.windows(2).any(|pair| pair == b"\n\n")
+            || unscanned.windows(3).any(|triple| triple == b"\n\r\n")
     }
 
     /// Bytes came although nothing was asked for. Servers that give up an idle connection may say so with a 408; some end
@@ -564,7 +589,8 @@ mod tests {
 
     #[test]
     fn lines_that_only_end_a_body_are_skipped() {
-        let (told, _) = parse_pieces(1, None, &[b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok\r\n", b"\n"], None);
+        let (told, _) =
+            parse_pieces(1, None, &[b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok\r\n", b"\n"], None);
         assert_eq!(told, ["head 0 200", "end 0", "closed Finished"]);
         assert_eq!(close_kind(1, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokJUNK"), "closed Protocol");
     }

@@ -116,13 +116,21 @@ pub(super) fn parse_head<'a>(
         refuses_ranges: collected.refuses_ranges,
         is_encoded: !collected.content_encodings.is_empty(),
         retry_after: collected.retry_after.and_then(|text| retry_delay(text, date.unwrap_or(now))),
-        closes_connection: collected.has_close || (!persistent && !collected.has_keep_alive) || framing == Framing::UntilClose,
+        closes_connection: collected.has_close
+            || (!persistent && !collected.has_keep_alive)
+            || framing == Framing::UntilClose,
         location: None,
         has_location: collected.location.is_some(),
         is_html_page: false,
     };
     let meta = collected.response_meta();
-    Ok(ParsedHead { head, framing, location: collected.location, content_disposition: collected.content_disposition, meta: described: meta })
+    Ok(ParsedHead {
+        head,
+        framing,
+        location: collected.location,
+        content_disposition: collected.content_disposition,
+        meta,
+    })
 }
 
 impl<'a> HeadFields<'a> {
@@ -520,7 +528,10 @@ mod tests {
         .expect("read");
         assert!(answer.head.closes_connection && answer.head.refuses_ranges && answer.head.is_encoded);
         assert_eq!(answer.meta.content_encoding.as_deref(), Some("gzip"));
-        assert_eq!((answer.location.as_deref(), answer.content_disposition.as_deref()), (Some("/b"), Some("attachment")));
+        assert_eq!(
+            (answer.location.as_deref(), answer.content_disposition.as_deref()),
+            (Some("/b"), Some("attachment"))
+        );
         assert!(
             !head(200, &[("content-encoding", "identity"), ("content-length", "1")]).expect("read").head.is_encoded
         );

@@ -32,7 +32,7 @@ use rustls::{
 
 use marline_core::fetch::{ConnError, ConnErrorKind};
 
-use super::{socket_error, conn_error};
+use super::{conn_error, socket_error};
 
 /// Why there is nobody to trust.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,9 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
             let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
             let chain =
                 chain.map_err(|error| TrustRootsError::File { path: path.to_owned(), text: error.to_string() })?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(PinnedOrChainVerifier { webpki: chain, pinned: exact }))
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(PinnedOrChainVerifier { webpki: chain, pinned: exact }))
         }
         None => builder.with_root_certificates(system_roots()?),
     };
@@ -252,7 +254,10 @@ fn pem_error_text(error: rustls::pki_types::pem::Error) -> String {
 pub(super) fn handshake_error(server: &str, error: &io::Error) -> ConnError {
     let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            return conn_error(ConnErrorKind::Reset, format!("{server}: the server closed during the TLS handshake"));
+            return conn_error(
+                ConnErrorKind::Reset,
+                format!("{server}: the server closed during the TLS handshake"),
+            );
         }
         return socket_error(&format!("{server}: TLS handshake"), error);
     };
@@ -264,7 +269,9 @@ pub(super) fn handshake_error(server: &str, error: &io::Error) -> ConnError {
         rustls::Error::NoApplicationProtocol => {
             (ConnErrorKind::Tls, "the server speaks neither HTTP/2 nor HTTP/1.1".to_owned())
         }
-        rustls::Error::PeerIncompatible(_) => (ConnErrorKind::Tls, format!("TLS: {}", readable_text(&tls.to_string()))),
+        rustls::Error::PeerIncompatible(_) => {
+            (ConnErrorKind::Tls, format!("TLS: {}", readable_text(&tls.to_string())))
+        }
         rustls::Error::AlertReceived(alert) => {
             let alert_words = readable_text(&format!("{alert:?}"));
             (alert_kind(*alert), format!("the server refused the TLS handshake: {alert_words}"))
@@ -381,7 +388,10 @@ mod tests {
     }
 
     /// What becomes of a server's own certificate in the file, if the server is called `name`.
-    fn verify_self_signed(name: &str, change: impl FnOnce(&mut rcgen::CertificateParams)) -> Result<(), rustls::Error> {
+    fn verify_self_signed(
+        name: &str,
+        change: impl FnOnce(&mut rcgen::CertificateParams),
+    ) -> Result<(), rustls::Error> {
         let mut params = rcgen::CertificateParams::new(vec!["box.example".to_owned()]).expect("parameters");
         change(&mut params);
         let key = rcgen::KeyPair::generate().expect("a key");
@@ -416,8 +426,14 @@ mod tests {
 
     #[test]
     fn no_name_of_the_library_is_shown() {
-        assert_eq!(readable_text("peer is incompatible: Tls12NotOffered"), "peer is incompatible: tls12 not offered");
-        assert_eq!(readable_text("Other(OtherError(CaUsedAsEndEntity))"), "other other error ca used as end entity");
+        assert_eq!(
+            readable_text("peer is incompatible: Tls12NotOffered"),
+            "peer is incompatible: tls12 not offered"
+        );
+        assert_eq!(
+            readable_text("Other(OtherError(CaUsedAsEndEntity))"),
+            "other other error ca used as end entity"
+        );
         assert_eq!(readable_text("NoALPN"), "no ALPN");
     }
 

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use tower_service::Service as _;
 use url::Url;
 
-use super::{resolver_host, is_loopback_url, socket_error, conn_error};
+use super::{conn_error, is_loopback_url, resolver_host, socket_error};
 
 /// The rules by which URLs go through proxies. Clones share them; by default no URL goes through any.
 #[derive(Clone)]
@@ -91,7 +91,7 @@ impl ProxyResponseTimer {
         }
         (timer.pending, timer.idle_since) = (timer.pending + 1, None);
         let deadline = *timer.unresponsive_since.get_or_insert(now) + RESPONSE_TIMEOUT;
-        PendingAttempt { timer: self, deadline: until: deadline }
+        PendingAttempt { timer: self, deadline }
     }
 
     fn lock(&self) -> MutexGuard<'_, ResponseTimerState> {
@@ -187,7 +187,8 @@ impl ProxyRules {
                 rules = rules.all(parse_proxy(name, &value)?);
             }
         }
-        let no_proxy = settings.no_proxy.clone().or_else(|| first_set(&["no_proxy", "NO_PROXY"]).map(|(_, value)| value));
+        let no_proxy =
+            settings.no_proxy.clone().or_else(|| first_set(&["no_proxy", "NO_PROXY"]).map(|(_, value)| value));
         let rules = Arc::new(rules.no(no_proxy.unwrap_or_default()).build());
         Ok(Self { rules, is_explicit: settings.proxy.is_some() })
     }
@@ -200,8 +201,10 @@ impl ProxyRules {
         }
         // Without the path, which may hold what `http` does not allow.
         let port = url.port_or_known_default()?;
-        let uri =
-            http::Uri::builder().scheme(url.scheme()).authority(host_and_port(&resolver_host(url), port)).path_and_query("/");
+        let uri = http::Uri::builder()
+            .scheme(url.scheme())
+            .authority(host_and_port(&resolver_host(url), port))
+            .path_and_query("/");
         let intercept = self.rules.intercept(&uri.build().ok()?)?;
         let uri = intercept.uri();
         let kind = match uri.scheme_str()? {
@@ -323,7 +326,8 @@ impl Proxy {
         let uri = |authority: String| {
             http::Uri::builder().scheme("socks5").authority(authority).path_and_query("/").build()
         };
-        let (Ok(proxy), Ok(target)) = (uri(host_and_port(&self.host, self.port)), uri(host_and_port(host, port))) else {
+        let (Ok(proxy), Ok(target)) = (uri(host_and_port(&self.host, self.port)), uri(host_and_port(host, port)))
+        else {
             return Err(conn_error(ConnErrorKind::Dns, format!("{host}: not a host's name")));
         };
         let mut client = SocksV5::new(proxy, OpenedConn(Some(TokioIo::new(socket))));
@@ -332,7 +336,10 @@ impl Proxy {
         }
         let tunnel = client.call(target).await;
         tunnel.map(TokioIo::into_inner).map_err(|error| {
-            conn_error(ConnErrorKind::Refused, format!("{self}: no tunnel to {}: {error}", host_and_port(host, port)))
+            conn_error(
+                ConnErrorKind::Refused,
+                format!("{self}: no tunnel to {}: {error}", host_and_port(host, port)),
+            )
         })
     }
 }
@@ -549,8 +556,10 @@ mod tests {
             assert!(line.starts_with("-x: ") && line.contains(expected), "{text}: {line}");
             assert!(!line.contains("secret"), "{line}");
         }
-        let login =
-            proxies(&proxy_option("http://me:s%40cret@p"), &[]).unwrap().proxy_for(&"http://h/".parse().unwrap()).unwrap();
+        let login = proxies(&proxy_option("http://me:s%40cret@p"), &[])
+            .unwrap()
+            .proxy_for(&"http://h/".parse().unwrap())
+            .unwrap();
         assert_eq!(login.login, Some(("me".into(), "s@cret".into())));
         assert!(!format!("{login:?} {login}").contains("cret"));
     }
@@ -571,7 +580,8 @@ mod tests {
                 socket.write_all(answer).await.unwrap();
             }
         });
-        let tunnel = Tunnel { proxy, host: "host.example".into(), port: 443, response_timer: ProxyResponseTimer::default() };
+        let tunnel =
+            Tunnel { proxy, host: "host.example".into(), port: 443, response_timer: ProxyResponseTimer::default() };
         let tunnel = tunnel.open(TcpStream::connect(address).await.unwrap()).await;
         let mut rest = Vec::new();
         if let Ok(mut tunnel) = tunnel {
@@ -600,10 +610,18 @@ mod tests {
         let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 407 No\r\n\r\n")];
         assert!(
-            run_script_blocking("127.0.0.1:PORT", script).unwrap_err().text.contains("wants a user and a password (status 407)")
+            run_script_blocking("127.0.0.1:PORT", script)
+                .unwrap_err()
+                .text
+                .contains("wants a user and a password (status 407)")
         );
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 403 No\r\n\r\n")];
-        assert!(run_script_blocking("127.0.0.1:PORT", script).unwrap_err().text.contains("refuses a tunnel to host.example:443"));
+        assert!(
+            run_script_blocking("127.0.0.1:PORT", script)
+                .unwrap_err()
+                .text
+                .contains("refuses a tunnel to host.example:443")
+        );
         let script: &[(&[u8], &[u8])] = &[(request, b"SSH-2.0-x\r\n")];
         assert!(run_script_blocking("127.0.0.1:PORT", script).unwrap_err().text.contains("is not HTTP"));
         let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\
@@ -629,10 +647,14 @@ mod tests {
 
     #[test]
     fn absolute_form_is_for_http_alone() {
-        let proxy = proxies(&proxy_option("http://p"), &[]).unwrap().proxy_for(&"http://h/".parse().unwrap()).unwrap();
+        let proxy =
+            proxies(&proxy_option("http://p"), &[]).unwrap().proxy_for(&"http://h/".parse().unwrap()).unwrap();
         assert!(proxy.uses_absolute_form(&"http://h/".parse().unwrap()));
         assert!(!proxy.uses_absolute_form(&"https://h/".parse().unwrap()));
-        let proxy = proxies(&proxy_option("socks5://localhost"), &[]).unwrap().proxy_for(&"http://h/".parse().unwrap()).unwrap();
+        let proxy = proxies(&proxy_option("socks5://localhost"), &[])
+            .unwrap()
+            .proxy_for(&"http://h/".parse().unwrap())
+            .unwrap();
         assert!(!proxy.uses_absolute_form(&"http://h/".parse().unwrap()));
         assert!(proxy.is_local() && !proxy.resolves_names());
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::dbus::{Bus, Value};
 use super::metered::query_bus;
-use super::{Call, MeteredStatus, MeteredSource, Service};
+use super::{Call, MeteredSource, MeteredStatus, Service};
 use crate::testing::Daemon;
 use crate::testing::bus::network_manager;
 

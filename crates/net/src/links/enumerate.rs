@@ -26,7 +26,7 @@ use super::LinksError;
 use super::clat::is_clat;
 use super::interface::{DefaultRoute, Interface, Subnet, UnusedReason, Usability};
 use super::link_kind::{DeviceInfo, Sysfs, link_kind};
-use super::routes::{default_routes, parse_internet_route, internet_route_request};
+use super::routes::{default_routes, internet_route_request, parse_internet_route};
 
 /// What there is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -121,14 +121,19 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
         .filter(|link| is_clat(link, networks.get(&link.index).unwrap_or(&none), &facts))
         .map(|link| link.index)
         .collect();
-    let internet_routes = [(family::V4, parse_internet_route(&recording.internet_route_v4)), (family::V6, parse_internet_route(&recording.internet_route_v6))];
+    let internet_routes = [
+        (family::V4, parse_internet_route(&recording.internet_route_v4)),
+        (family::V6, parse_internet_route(&recording.internet_route_v6)),
+    ];
     for (family, internet_route) in internet_routes {
         if let Some((index, route)) = internet_route {
             // Two halves of the world are no default route, but lead there.
             routes.entry((index, family)).or_insert(route);
         }
     }
-    let exit = internet_routes.iter().find_map(|(_, internet_route)| internet_route.map(|(index, _)| index).filter(|index| !clats.contains(index)));
+    let exit = internet_routes.iter().find_map(|(_, internet_route)| {
+        internet_route.map(|(index, _)| index).filter(|index| !clats.contains(index))
+    });
     let mut interfaces: Vec<Interface> = facts
         .values()
         .map(|link| {
@@ -144,7 +149,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
                 index: link.index,
                 kind: link_kind(link, &facts, sysfs),
                 addresses,
-                transient_addresses: passing: transient,
+                transient_addresses: transient,
                 subnets: networks,
                 route_v4: routes.get(&(link.index, family::V4)).copied(),
                 route_v6: routes.get(&(link.index, family::V6)).copied(),
@@ -154,7 +159,9 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
                 usability: Usability::Usable,
             };
             interface.usability = match judge_usability(link, &facts, &interface, exit == Some(link.index)) {
-                Usability::Unused(UnusedReason::Tunnel) if clats.contains(&link.index) => Usability::Unused(UnusedReason::Clat),
+                Usability::Unused(UnusedReason::Tunnel) if clats.contains(&link.index) => {
+                    Usability::Unused(UnusedReason::Clat)
+                }
                 verdict => verdict,
             };
             interface
@@ -181,12 +188,19 @@ const IFF_LOOPBACK: u32 = 0x8;
 const IFF_RUNNING: u32 = 0x40;
 
 /// `is_exit`: the kernel would send packets to the Internet over it.
-fn judge_usability(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, interface: &Interface, is_exit: bool) -> Usability {
+fn judge_usability(
+    link: &DeviceInfo,
+    devices: &BTreeMap<u32, DeviceInfo>,
+    interface: &Interface,
+    is_exit: bool,
+) -> Usability {
     let has_route_and_address = (interface.route_v4.is_some() && interface.addresses.iter().any(IpAddr::is_ipv4))
         || (interface.route_v6.is_some() && interface.addresses.iter().any(IpAddr::is_ipv6));
     let has_route = interface.route_v4.is_some() || interface.route_v6.is_some();
-    let controller =
-        link.controller.and_then(|controller| devices.get(&controller)).filter(|m| m.has_info_kind("bridge") || m.has_info_kind("bond") || m.has_info_kind("team"));
+    let controller = link
+        .controller
+        .and_then(|controller| devices.get(&controller))
+        .filter(|m| m.has_info_kind("bridge") || m.has_info_kind("bond") || m.has_info_kind("team"));
     Usability::Unused(if link.flags & IFF_LOOPBACK != 0 {
         UnusedReason::Loopback
     } else if link.flags & IFF_UP == 0 {
@@ -231,7 +245,7 @@ fn device_info(message: &Message<'_>) -> Option<DeviceInfo> {
         arphrd: link.hardware_type,
         flags: link.flags,
         mtu: link.mtu,
-        lower_device: lower: lower_device,
+        lower_device,
         controller: Some(link.controller).filter(|index| *index != 0),
         info_kind: Some(link.info_kind).filter(|driver| !driver.is_empty()),
         alias: Some(link.alias).filter(|alias| !alias.is_empty()),
@@ -260,7 +274,13 @@ fn is_transient(address: &Address) -> bool {
 #[cfg(test)]
 pub(super) fn save_dumps(path: &std::path::Path) -> io::Result<()> {
     let recording = NetlinkDumps::capture()?;
-    let parts = [recording.links, recording.addresses, recording.routes, recording.internet_route_v4, recording.internet_route_v6];
+    let parts = [
+        recording.links,
+        recording.addresses,
+        recording.routes,
+        recording.internet_route_v4,
+        recording.internet_route_v6,
+    ];
     let bytes: Vec<u8> =
         parts.iter().flat_map(|part| [&(part.len() as u32).to_le_bytes()[..], part].concat()).collect();
     std::fs::write(path, bytes)
@@ -286,7 +306,13 @@ mod tests {
             rest = behind;
             part.to_vec()
         };
-        NetlinkDumps { links: part(), addresses: part(), routes: part(), internet_route_v4: part(), internet_route_v6: part() }
+        NetlinkDumps {
+            links: part(),
+            addresses: part(),
+            routes: part(),
+            internet_route_v4: part(),
+            internet_route_v6: part(),
+        }
     }
 
     fn interfaces_here(recording: &NetlinkDumps) -> InterfaceList {
@@ -298,7 +324,7 @@ mod tests {
     fn recorded_answers_give_the_same_survey_for_ever() {
         let survey = interfaces_here(&recorded_dumps());
         assert_eq!(survey.vpn, None);
-        let text: String = list_interfaces.interfaces.iter().map(|i| serde_json::to_string(i).unwrap() + "\n").collect();
+        let text: String = survey.interfaces.iter().map(|i| serde_json::to_string(i).unwrap() + "\n").collect();
         assert_eq!(text, include_str!("survey.golden"));
     }
 
@@ -312,9 +338,12 @@ mod tests {
         recording.internet_route_v4[at..at + 4].copy_from_slice(&tunnel.to_ne_bytes());
         let survey = interfaces_here(&recording);
         assert_eq!(survey.vpn.as_deref(), Some("tun0"));
-        let usable: Vec<_> = list_interfaces.interfaces.iter().filter(|i| i.is_usable()).map(|i| i.name.as_str()).collect();
+        let usable: Vec<_> = survey.interfaces.iter().filter(|i| i.is_usable()).map(|i| i.name.as_str()).collect();
         assert_eq!(usable, ["tun0"]);
-        assert_eq!(survey.by_name("eth0").unwrap().usability, Usability::Unused(UnusedReason::BelowVpn("tun0".into())));
+        assert_eq!(
+            survey.by_name("eth0").unwrap().usability,
+            Usability::Unused(UnusedReason::BelowVpn("tun0".into()))
+        );
     }
 
     #[test]

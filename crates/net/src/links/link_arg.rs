@@ -8,7 +8,7 @@ use std::str::FromStr;
 use marline_core::link::{LinkKind, LinkProfile};
 use marline_core::units::{Bitrate, DataSize, ParseUnitError};
 
-use super::{Interface, MeteredStatus, MeteredHints, MeteredSource};
+use super::{Interface, MeteredHints, MeteredSource, MeteredStatus};
 
 /// What the user says of an interface. What is not said comes from the system.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,7 +31,14 @@ pub struct LinkArg {
 impl LinkArg {
     /// An interface of which nothing else is said.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), kind: None, metered: None, budget: None, rate_limit: None, is_explicit: false }
+        Self {
+            name: name.to_owned(),
+            kind: None,
+            metered: None,
+            budget: None,
+            rate_limit: None,
+            is_explicit: false,
+        }
     }
 
     /// The terms of an interface, of which the user says this.
@@ -97,7 +104,8 @@ impl FromStr for LinkArg {
                 "metered" => named.metered.replace(parse_yes_no(text)?).is_some(),
                 "budget" => named.budget.replace(parse_value("budget", text)?).is_some(),
                 "limit" => {
-                    let limit = parse_rate_limit(text).map_err(|why| ParseLinkArgError::Value { key: "limit", why })?;
+                    let limit =
+                        parse_rate_limit(text).map_err(|why| ParseLinkArgError::Value { key: "limit", why })?;
                     named.rate_limit.replace(limit).is_some()
                 }
                 _ => return Err(ParseLinkArgError::UnknownKey(part.to_owned())),

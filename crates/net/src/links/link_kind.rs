@@ -102,7 +102,9 @@ fn kind_at_depth(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: 
     if let Some(kind) = link.emulated_kind() {
         return kind;
     }
-    let kind_of = |device: &DeviceInfo| if depth < 4 { kind_at_depth(device, devices, sysfs, depth + 1) } else { LinkKind::Other };
+    let kind_of = |device: &DeviceInfo| {
+        if depth < 4 { kind_at_depth(device, devices, sysfs, depth + 1) } else { LinkKind::Other }
+    };
     match link.info_kind.as_deref() {
         Some(info) if TUNNEL_KINDS.contains(&info) => LinkKind::Tunnel,
         Some("wwan" | "rmnet") => LinkKind::Lte,
@@ -112,14 +114,20 @@ fn kind_at_depth(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: 
             .filter(|lower_device| lower_device.index != link.index)
             .map_or(LinkKind::Other, kind_of),
         Some("bridge" | "bond" | "team") => {
-            let ports = devices.values().filter(|port| port.controller == Some(link.index) && port.index != link.index);
+            let ports =
+                devices.values().filter(|port| port.controller == Some(link.index) && port.index != link.index);
             common_kind(ports.filter(|port| !port.has_info_kind("veth") && !port.has_info_kind("tun")).map(kind_of))
         }
         // The way out of a container looks like a cable to those inside.
         Some("veth") => LinkKind::Ethernet,
-        _ if ppp::is_ppp(link) => ppp::transport_kind(&ppp::ppp_transport(link, devices, &sysfs.fs_root), |lower_device| {
-            devices.values().find(|device| device.name == lower_device && device.index != link.index).map(kind_of)
-        }),
+        _ if ppp::is_ppp(link) => {
+            ppp::transport_kind(&ppp::ppp_transport(link, devices, &sysfs.fs_root), |lower_device| {
+                devices
+                    .values()
+                    .find(|device| device.name == lower_device && device.index != link.index)
+                    .map(kind_of)
+            })
+        }
         Some(_) => LinkKind::Other,
         None => hardware_kind(link, sysfs),
     }
@@ -214,7 +222,13 @@ mod tests {
     use super::*;
 
     fn test_device(name: &str, hardware: u16, info: Option<&str>) -> DeviceInfo {
-        DeviceInfo { index: 3, name: name.into(), arphrd: hardware, info_kind: info.map(str::to_owned), ..DeviceInfo::default() }
+        DeviceInfo {
+            index: 3,
+            name: name.into(),
+            arphrd: hardware,
+            info_kind: info.map(str::to_owned),
+            ..DeviceInfo::default()
+        }
     }
 
     fn kind_alone(link: &DeviceInfo) -> LinkKind {
@@ -260,7 +274,15 @@ mod tests {
     fn a_bond_is_what_its_ports_are_and_no_circle_hangs_it() {
         let mut all = BTreeMap::new();
         let mut add = |index, name: &str, info: Option<&str>, master, lower| {
-            all.insert(index, DeviceInfo { index, controller: master, lower_device: lower, ..test_device(name, ARPHRD_ETHER, info) });
+            all.insert(
+                index,
+                DeviceInfo {
+                    index,
+                    controller: master,
+                    lower_device: lower,
+                    ..test_device(name, ARPHRD_ETHER, info)
+                },
+            );
         };
         add(1, "eth0", None, Some(9), None);
         add(2, "eth1", None, Some(9), None);

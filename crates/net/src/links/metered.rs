@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::dbus::Bus;
-use super::{MeteredStatus, MeteredSource, InterfaceList};
+use super::{InterfaceList, MeteredSource, MeteredStatus};
 
 /// What is known of the cost of each interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -133,16 +133,18 @@ fn is_available(root: &Path) -> bool {
 }
 
 fn candidate_names(interface_list: &InterfaceList) -> Vec<String> {
-    let usable = interface_list.interfaces.iter().filter(|i| (i.route_v4.is_some() || i.route_v6.is_some()) && !i.emulated);
+    let usable =
+        interface_list.interfaces.iter().filter(|i| (i.route_v4.is_some() || i.route_v6.is_some()) && !i.emulated);
     usable.map(|interface| interface.name.clone()).collect()
 }
 
 /// The answers of those who answer.
 pub(super) fn query_bus(bus: &Path, names: Vec<String>) -> MeteredReplies {
     match Bus::connect(bus, BUS_TIMEOUT) {
-        Ok(mut bus) => {
-            names.into_iter().filter_map(|name| query_interface(&mut bus, &name).map(|status| (name, status))).collect()
-        }
+        Ok(mut bus) => names
+            .into_iter()
+            .filter_map(|name| query_interface(&mut bus, &name).map(|status| (name, status)))
+            .collect(),
         Err(error) => {
             tracing::debug!(%error, "the bus does not say which links are metered");
             MeteredReplies::new()

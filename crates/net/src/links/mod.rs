@@ -19,36 +19,38 @@
 
 #[cfg(test)]
 mod bus_tests;
-mod select;
 mod clat;
 mod dbus;
-mod route_lookup;
+mod enumerate;
 mod interface;
+mod link_arg;
 mod link_kind;
-#[cfg(test)]
-mod netns_tests;
 mod metered;
 mod monitor;
-mod link_arg;
+#[cfg(test)]
+mod netns_tests;
 mod ppp;
+mod route_lookup;
 mod routes;
-mod enumerate;
+mod select;
 
-pub use select::{LinkSelection, ChosenLinks, choose_links, choose_loopback, pending_interfaces};
 #[cfg(feature = "fuzzing")]
 pub(crate) use dbus::fuzzing;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use dbus::service::{Call, Service};
 pub(crate) use dbus::{Bus, Value as BusValue};
+pub use select::{ChosenLinks, LinkSelection, choose_links, choose_loopback, pending_interfaces};
 
-pub(crate) use route_lookup::{is_outside_links_and_not_on, route_interface};
-pub use route_lookup::{is_outside_links, is_rejected_by_route, has_non_default_route, is_local_address, non_default_route_interface};
-pub use interface::{DefaultRoute, Interface, MeteredStatus, MeteredSource, Subnet, UnusedReason, Usability};
+pub use enumerate::{InterfaceList, list_interfaces};
+pub use interface::{DefaultRoute, Interface, MeteredSource, MeteredStatus, Subnet, UnusedReason, Usability};
+pub use link_arg::{LinkArg, ParseLinkArgError, parse_rate_limit};
 pub use metered::{MeteredHints, MeteredQuery};
 pub use monitor::Monitor;
-pub use link_arg::{LinkArg, ParseLinkArgError, parse_rate_limit};
+pub use route_lookup::{
+    has_non_default_route, is_local_address, is_outside_links, is_rejected_by_route, non_default_route_interface,
+};
+pub(crate) use route_lookup::{is_outside_links_and_not_on, route_interface};
 pub use routes::{INTERNET_PROBE_V4, INTERNET_PROBE_V6, RTPROT_MARLINE};
-pub use enumerate::{InterfaceList, list_interfaces};
 
 /// Why there is no link to use. The process ends with 69 then: the network is not there.
 #[derive(Debug, thiserror::Error)]

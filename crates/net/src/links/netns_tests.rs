@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use marline_core::link::LinkKind;
 use marline_sys::tun::Tun;
 
-use super::{LinkSelection, MeteredHints, Monitor, UnusedReason, InterfaceList, Usability, select, enumerate};
+use super::{
+    InterfaceList, LinkSelection, MeteredHints, Monitor, UnusedReason, Usability, choose_links, list_interfaces,
+};
 use crate::testing::{cable, in_a_network, ip};
 
 /// A TUN device with an address; it lives as long as the handle.

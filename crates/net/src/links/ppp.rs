@@ -17,8 +17,8 @@ use std::path::Path;
 
 use marline_core::link::LinkKind;
 
-use super::link_kind::DeviceInfo;
 use super::link_arg::is_interface_name;
+use super::link_kind::DeviceInfo;
 
 /// What a PPP device runs on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,7 +102,8 @@ fn pppd_process(interface: &str, root: &Path) -> Option<(Option<String>, Vec<Str
     let cmdline = read_text(&root.join(format!("proc/{pid}/cmdline")));
     let cmdline: Vec<String> = cmdline.split('\0').filter(|word| !word.is_empty()).map(str::to_owned).collect();
     let device = recorded.filter(|(pid_in_record, _)| *pid_in_record == pid).map(|(_, device)| device);
-    let from_cmdline = || cmdline.iter().find(|word| word.starts_with("/dev/") || word.starts_with("nic-")).cloned();
+    let from_cmdline =
+        || cmdline.iter().find(|word| word.starts_with("/dev/") || word.starts_with("nic-")).cloned();
     Some((device.or_else(from_cmdline), cmdline))
 }
 
@@ -153,7 +154,10 @@ fn read_text(path: &Path) -> String {
 }
 
 /// The kind of link that this means; `lower`: of the interface with this name.
-pub(super) fn transport_kind(transport: &PppTransport, kind_of_lower: impl FnOnce(&str) -> Option<LinkKind>) -> LinkKind {
+pub(super) fn transport_kind(
+    transport: &PppTransport,
+    kind_of_lower: impl FnOnce(&str) -> Option<LinkKind>,
+) -> LinkKind {
     match transport {
         PppTransport::Pppoe(name) => name.as_deref().and_then(kind_of_lower).unwrap_or(LinkKind::Ethernet),
         PppTransport::Modem => LinkKind::Lte,
@@ -215,12 +219,18 @@ mod tests {
         // One session and two devices: which is which is known only if something says so of one of them.
         assert_eq!(transport_of("ppp0", &["eth1", "ppp0", "ppp1"], &[PPPOE]), PppTransport::Vpn);
         let l2tp = ("proc/net/pppol2tp", "PPPoL2TP driver info, V2.0\n  SESSION 'x'\n   interface ppp1\n");
-        assert_eq!(transport_of("ppp0", &["eth1", "ppp0", "ppp1"], &[PPPOE, l2tp]), PppTransport::Pppoe(Some("eth1".into())));
+        assert_eq!(
+            transport_of("ppp0", &["eth1", "ppp0", "ppp1"], &[PPPOE, l2tp]),
+            PppTransport::Pppoe(Some("eth1".into()))
+        );
         assert_eq!(transport_of("ppp1", &["eth1", "ppp0", "ppp1"], &[PPPOE, l2tp]), PppTransport::Vpn);
         // A VPN over DSL, which pppd says of both.
         let database = "\x00junk\x01PPPD_PID=77;DEVICE=eth1;IFNAME=ppp0;\x00\x02PPPD_PID=78;DEVICE=/dev/pts/1;IFNAME=ppp1;\x00";
         let both = [("run/pppd2.tdb", database), COMM, ("proc/78/comm", "pppd\n"), PPPOE];
-        assert_eq!(transport_of("ppp0", &["eth1", "ppp0", "ppp1"], &both), PppTransport::Pppoe(Some("eth1".into())));
+        assert_eq!(
+            transport_of("ppp0", &["eth1", "ppp0", "ppp1"], &both),
+            PppTransport::Pppoe(Some("eth1".into()))
+        );
         assert_eq!(transport_of("ppp1", &["eth1", "ppp0", "ppp1"], &both), PppTransport::Vpn);
         // The program `pppoe`, of which the kernel knows no session.
         let program = [("run/ppp0.pid", "77\n"), COMM, ("proc/77/cmdline", "pppd\0pty\0/usr/sbin/pppoe -I eth1\0")];
@@ -231,8 +241,15 @@ mod tests {
     fn a_modem_on_a_serial_port_is_a_line_and_a_name_alone_is_not() {
         let modem = [("run/ppp0.pid", "77\n"), COMM, ("proc/77/cmdline", "pppd\0/dev/ttyUSB2\x00115200\0")];
         let hardware = ("sys/class/tty/ttyUSB2/device/uevent", "");
-        assert_eq!(transport_of("ppp0", &["eth0", "ppp0"], &[&modem[..], &[hardware]].concat()), PppTransport::Modem);
-        assert_eq!(transport_of("ppp0", &["eth0", "ppp0"], &modem), PppTransport::Vpn, "a link to a pseudo-terminal");
+        assert_eq!(
+            transport_of("ppp0", &["eth0", "ppp0"], &[&modem[..], &[hardware]].concat()),
+            PppTransport::Modem
+        );
+        assert_eq!(
+            transport_of("ppp0", &["eth0", "ppp0"], &modem),
+            PppTransport::Vpn,
+            "a link to a pseudo-terminal"
+        );
         let blue = [("run/pppd2.tdb", "PPPD_PID=77;DEVICE=/dev/rfcomm0;IFNAME=ppp0;"), COMM];
         let class = ("sys/class/tty/rfcomm0/uevent", "");
         assert_eq!(transport_of("ppp0", &["eth0", "ppp0"], &[&blue[..], &[class]].concat()), PppTransport::Modem);
@@ -244,6 +261,9 @@ mod tests {
         assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[left]), PppTransport::Vpn);
         assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[left, ("proc/77/comm", "bash\n")]), PppTransport::Vpn);
         let noise = ("run/pppd2.tdb", "PPPD_PID=../../x;DEVICE=eth1;IFNAME=ppp0;IFNAME=;;==;");
-        assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[noise, ("run/ppp0.pid", "../../etc\n")]), PppTransport::Vpn);
+        assert_eq!(
+            transport_of("ppp0", &["eth1", "ppp0"], &[noise, ("run/ppp0.pid", "../../etc\n")]),
+            PppTransport::Vpn
+        );
     }
 }

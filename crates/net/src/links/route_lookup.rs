@@ -32,9 +32,8 @@ pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
 /// Whether packets to an address leave by another route than a default one: one of an interface's own networks, or a static route.
 pub fn has_non_default_route(address: IpAddr) -> bool {
     let address = address.to_canonical();
-    matching_route(address).is_ok_and(|entry| {
-        entry.is_some_and(|entry| entry.kind == RTN_UNICAST && is_non_default(&entry, address))
-    })
+    matching_route(address)
+        .is_ok_and(|entry| entry.is_some_and(|entry| entry.kind == RTN_UNICAST && is_non_default(&entry, address)))
 }
 
 /// The number of the interface by which packets to an address leave if they do so by another route than a default one.
@@ -85,12 +84,15 @@ pub fn is_outside_links(address: IpAddr) -> bool {
         let socket = RouteSocket::open()?;
         let response = socket.request(&Route::lookup(None, address.to_canonical()).finish(1))?;
         let kind = messages(&response).find_map(|message| Route::parse(&message)).map(|route| route.kind);
-        let Some((interface_index, _)) = parse_internet_route(&response).filter(|(_, route)| route.gateway.is_none() && kind == Some(RTN_UNICAST))
+        let Some((interface_index, _)) = parse_internet_route(&response)
+            .filter(|(_, route)| route.gateway.is_none() && kind == Some(RTN_UNICAST))
         else {
             return Ok::<_, io::Error>(false);
         };
         let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
-        let is_link = messages(&routes).flat_map(|message| default_routes(&message)).any(|(link, ..)| link == interface_index);
+        let is_link = messages(&routes)
+            .flat_map(|message| default_routes(&message))
+            .any(|(link, ..)| link == interface_index);
         Ok(!is_link && has_subnet_with(&socket, interface_index, address.to_canonical())?)
     };
     is_outside().unwrap_or(false)
@@ -199,7 +201,8 @@ mod tests {
             let beside = |address: &str| is_outside_links(address.parse().unwrap());
             assert!(beside("192.168.7.9") && beside("::ffff:192.168.7.9"));
             assert!(
-                is_outside_links_and_not_on("192.168.7.9".parse().unwrap(), "d0") && !is_outside_links_and_not_on("192.168.7.9".parse().unwrap(), "d1")
+                is_outside_links_and_not_on("192.168.7.9".parse().unwrap(), "d0")
+                    && !is_outside_links_and_not_on("192.168.7.9".parse().unwrap(), "d1")
             );
             for other in ["192.0.2.9", "203.0.113.1", "127.0.0.1", "192.168.7.1", "10.9.0.1", "2001:db8::1"] {
                 assert!(!beside(other), "{other}");

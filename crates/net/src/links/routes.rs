@@ -68,7 +68,12 @@ fn parse_default_routes(message: &Message<'_>) -> Option<Vec<(u32, u8, DefaultRo
         return None;
     }
     parsed_hops.extend(out_interface.map(|index| (index, route.gateway)));
-    Some(parsed_hops.into_iter().map(|(index, gateway)| (index, family, DefaultRoute { gateway, ..route })).collect())
+    Some(
+        parsed_hops
+            .into_iter()
+            .map(|(index, gateway)| (index, family, DefaultRoute { gateway, ..route }))
+            .collect(),
+    )
 }
 
 /// One `struct rtnexthop` after the other: length, flags, weight, interface, attributes.
@@ -108,7 +113,11 @@ pub const INTERNET_PROBE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 
 pub(super) fn internet_route_request(family: u8, sequence: u32) -> Vec<u8> {
     /// `NLM_F_REQUEST | NLM_F_ACK`.
     const FLAGS: u16 = 0x1 | 0x4;
-    let address = if family == family::V4 { INTERNET_PROBE_V4.octets().to_vec() } else { INTERNET_PROBE_V6.octets().to_vec() };
+    let address = if family == family::V4 {
+        INTERNET_PROBE_V4.octets().to_vec()
+    } else {
+        INTERNET_PROBE_V6.octets().to_vec()
+    };
     let attribute = (4 + address.len()) as u16;
     let mut bytes = Vec::with_capacity(64);
     bytes.extend((16 + RTMSG_LEN as u32 + u32::from(attribute)).to_ne_bytes());

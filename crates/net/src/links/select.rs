@@ -11,7 +11,7 @@
 
 use marline_core::link::{LinkKind, LinkProfile};
 
-use super::{Interface, LinksError, MeteredHints, LinkArg, UnusedReason, InterfaceList, Usability};
+use super::{Interface, InterfaceList, LinkArg, LinksError, MeteredHints, UnusedReason, Usability};
 
 /// What the user wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,9 +42,15 @@ pub struct ChosenLinks {
 ///
 /// # Errors
 /// [`LinksError::NoLink`] when nothing that was found, or named, can carry anything.
-pub fn choose_links(interface_list: &InterfaceList, selection: &LinkSelection, metered: &MeteredHints) -> Result<ChosenLinks, LinksError> {
+pub fn choose_links(
+    interface_list: &InterfaceList,
+    selection: &LinkSelection,
+    metered: &MeteredHints,
+) -> Result<ChosenLinks, LinksError> {
     let chosen = match selection {
-        LinkSelection::Auto { bypass_vpn, configured: known: configured } => select_auto(interface_list, *bypass_vpn, configured, metered),
+        LinkSelection::Auto { bypass_vpn, configured } => {
+            select_auto(interface_list, *bypass_vpn, configured, metered)
+        }
         LinkSelection::Named(link_args) => select_named(interface_list, link_args, metered),
     };
     if chosen.links.is_empty() {
@@ -53,22 +59,30 @@ pub fn choose_links(interface_list: &InterfaceList, selection: &LinkSelection, m
     Ok(chosen)
 }
 
-fn select_auto(interface_list: &InterfaceList, bypass_vpn: bool, configured: &[LinkArg], metered: &MeteredHints) -> ChosenLinks {
+fn select_auto(
+    interface_list: &InterfaceList,
+    bypass_vpn: bool,
+    configured: &[LinkArg],
+    metered: &MeteredHints,
+) -> ChosenLinks {
     let is_selected = |interface: &&Interface| match &interface.usability {
         Usability::Usable => !(bypass_vpn && interface_list.vpn.as_ref() == Some(&interface.name)),
         Usability::Unused(UnusedReason::BelowVpn(_)) => bypass_vpn,
         Usability::Unused(_) => false,
     };
     let mut interfaces: Vec<&Interface> = interface_list.interfaces.iter().filter(is_selected).collect();
-    interfaces
-        .sort_by_key(|i| ([i.route_v4, i.route_v6].iter().flatten().map(|route| route.metric).min().unwrap_or(0), i.index));
+    interfaces.sort_by_key(|i| {
+        ([i.route_v4, i.route_v6].iter().flatten().map(|route| route.metric).min().unwrap_or(0), i.index)
+    });
     let with_profile = |interface: &Interface| {
         let link_arg = configured.iter().find(|candidate| candidate.name == interface.name);
         interface_link(interface, &link_arg.cloned().unwrap_or_else(|| LinkArg::new(&interface.name)), metered)
     };
     let unused = |link_arg: &&LinkArg| link_arg.is_explicit && !interfaces.iter().any(|i| i.name == link_arg.name);
-    let warnings =
-        configured.iter().filter(unused).map(|link_arg| format!("{}; its limit has no effect", unused_message(interface_list, link_arg)));
+    let warnings = configured
+        .iter()
+        .filter(unused)
+        .map(|link_arg| format!("{}; its limit has no effect", unused_message(interface_list, link_arg)));
     let warnings = warnings.collect();
     let vpn = interface_list.vpn.as_ref().map(|vpn| {
         if bypass_vpn {
@@ -118,7 +132,12 @@ pub fn pending_interfaces(interface_list: &InterfaceList) -> impl Iterator<Item 
         let is_access = !matches!(interface.kind, LinkKind::Tunnel | LinkKind::Other);
         let is_pending = matches!(
             interface.usability,
-            Usability::Unused(UnusedReason::Down | UnusedReason::NoCarrier | UnusedReason::NoAddress | UnusedReason::NoDefaultRoute)
+            Usability::Unused(
+                UnusedReason::Down
+                    | UnusedReason::NoCarrier
+                    | UnusedReason::NoAddress
+                    | UnusedReason::NoDefaultRoute
+            )
         );
         is_access && is_pending
     };
@@ -149,7 +168,8 @@ pub fn choose_loopback(interface_list: &InterfaceList, selection: &LinkSelection
             profile.metered = link_arg.metered.unwrap_or(profile.metered);
             (profile.budget, profile.rate_limit) = (link_arg.budget, link_arg.rate_limit);
         } else if is_named || link_arg.is_explicit {
-            let why = if interface_list.by_name(&link_arg.name).is_some() { "not used" } else { "no such interface" };
+            let why =
+                if interface_list.by_name(&link_arg.name).is_some() { "not used" } else { "no such interface" };
             lines.push(format!("link {}: {why}; the URL is on this very machine and needs none", link_arg.name));
         }
     }
@@ -166,9 +186,15 @@ fn interface_link(interface: &Interface, link_arg: &LinkArg, metered: &MeteredHi
 }
 
 /// The reasons why there is no link, a line each.
-fn no_link_reasons(interface_list: &InterfaceList, selection: &LinkSelection, warnings: Vec<String>) -> Vec<String> {
+fn no_link_reasons(
+    interface_list: &InterfaceList,
+    selection: &LinkSelection,
+    warnings: Vec<String>,
+) -> Vec<String> {
     match selection {
-        LinkSelection::Named(_) => warnings.into_iter().map(|line| line.replace("; going on with the rest", "")).collect(),
+        LinkSelection::Named(_) => {
+            warnings.into_iter().map(|line| line.replace("; going on with the rest", "")).collect()
+        }
         LinkSelection::Auto { bypass_vpn, .. } => {
             let reason = |interface: &Interface| match &interface.usability {
                 Usability::Unused(UnusedReason::Loopback) => None,
@@ -186,7 +212,7 @@ mod tests {
     use marline_core::units::{Bitrate, DataSize};
 
     use super::*;
-    use crate::links::{DefaultRoute, MeteredStatus, MeteredSource};
+    use crate::links::{DefaultRoute, MeteredSource, MeteredStatus};
 
     /// An interface with an address, and a default route of this metric if there is one.
     fn interface(index: u32, name: &str, kind: LinkKind, metric: Option<u32>, verdict: Usability) -> Interface {
@@ -304,9 +330,18 @@ mod tests {
 
     #[test]
     fn a_link_that_the_user_speaks_of_and_that_is_not_used_costs_a_line() {
-        let spoken = |name: &str| LinkArg { is_explicit: true, rate_limit: Some(Bitrate::from_mbps(1)), ..LinkArg::new(name) };
+        let spoken = |name: &str| LinkArg {
+            is_explicit: true,
+            rate_limit: Some(Bitrate::from_mbps(1)),
+            ..LinkArg::new(name)
+        };
         let known = vec![spoken("eth0"), spoken("wwan9"), spoken("eth2"), LinkArg::new("only-configured")];
-        let chosen = choose_links(&laptop(), &LinkSelection::Auto { bypass_vpn: false, configured: known }, &MeteredHints::unknown()).unwrap();
+        let chosen = choose_links(
+            &laptop(),
+            &LinkSelection::Auto { bypass_vpn: false, configured: known },
+            &MeteredHints::unknown(),
+        )
+        .unwrap();
         assert_eq!(
             chosen.warnings,
             [
@@ -335,7 +370,8 @@ mod tests {
 
     #[test]
     fn a_vpn_is_never_used_or_bypassed_in_silence() {
-        let line = |bypass| choose_links(&laptop_with_vpn(), &auto(bypass), &MeteredHints::unknown()).unwrap().vpn_note;
+        let line =
+            |bypass| choose_links(&laptop_with_vpn(), &auto(bypass), &MeteredHints::unknown()).unwrap().vpn_note;
         assert!(
             line(false).unwrap().contains("the VPN tun0 is this machine's way to the Internet: it is used alone")
         );
@@ -345,8 +381,9 @@ mod tests {
 
     #[test]
     fn with_no_link_left_the_reason_for_each_is_given() {
-        let none =
-            |survey: &InterfaceList, choice| choose_links(survey, &choice, &MeteredHints::unknown()).unwrap_err().to_string();
+        let none = |survey: &InterfaceList, choice| {
+            choose_links(survey, &choice, &MeteredHints::unknown()).unwrap_err().to_string()
+        };
         assert_eq!(
             none(&laptop(), named(&["wwan9", "eth2"])),
             "no link can be used: link wwan9: no such interface; \
@@ -369,11 +406,14 @@ mod tests {
     #[test]
     fn on_cost_the_user_has_the_last_word() {
         let hints: MeteredHints = [("wlan0", true), ("wwan0", true)]
-            .map(|(name, metered)| (name.to_owned(), MeteredStatus { metered, source: MeteredSource::NetworkManager }))
+            .map(|(name, metered)| {
+                (name.to_owned(), MeteredStatus { metered, source: MeteredSource::NetworkManager })
+            })
             .into_iter()
             .collect();
         let known = vec!["wwan0,metered=no,budget=2GB,limit=10Mbit/s,kind=nr".parse().unwrap()];
-        let chosen = choose_links(&laptop(), &LinkSelection::Auto { bypass_vpn: false, configured: known }, &hints).unwrap();
+        let chosen =
+            choose_links(&laptop(), &LinkSelection::Auto { bypass_vpn: false, configured: known }, &hints).unwrap();
         let [(ethernet, unknown), (wifi, paid), (modem, said)] = &chosen.links[..] else { panic!("three links") };
         assert_eq!((ethernet.metered, unknown.metered), (None, false));
         assert_eq!((wifi.metered.unwrap().source, paid.metered), (MeteredSource::NetworkManager, true));

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, ReqId, RequestRange};
 use marline_core::units::DataSize;
-use marline_net::http::{Connection, DialRequest, Event, GetRequest, Sink, Http2Windows};
 use marline_net::egress::EgressPolicy;
+use marline_net::http::{Connection, DialRequest, Event, GetRequest, Http2Windows, Sink};
 use tokio::runtime::{Builder, Runtime};
 
 /// Far longer than any test takes: only a hang meets it.
@@ -64,7 +64,13 @@ pub(crate) fn dial_to(address: SocketAddr) -> DialRequest {
 
 /// A GET of a span of `/data`.
 pub(crate) fn get_request(ask: RequestRange) -> GetRequest {
-    GetRequest { path_and_query: "/data".into(), authority: "localhost".into(), range: ask, if_range: None, headers: Vec::new() }
+    GetRequest {
+        path_and_query: "/data".into(),
+        authority: "localhost".into(),
+        range: ask,
+        if_range: None,
+        headers: Vec::new(),
+    }
 }
 
 /// The `n`th piece of a resource.
@@ -155,7 +161,7 @@ pub(crate) fn serve_script(script: impl FnOnce(TcpStream) + Send + 'static) -> S
 pub(crate) fn read_requests(stream: &mut TcpStream, n: usize) -> String {
     let (mut text, mut buffer) = (String::new(), [0; 4096]);
     while text.matches("\r\n\r\n").count() < n {
-        match stream.read_all(&mut buffer) {
+        match stream.read(&mut buffer) {
             Ok(got) if got > 0 => text.push_str(&String::from_utf8_lossy(&buffer[..got])),
             _ => break,
         }

@@ -4,7 +4,7 @@ use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange, Validato
 use marline_core::units::DataSize;
 use marline_net::http::{Event, GetRequest};
 
-use crate::driver::{TestClient, Nginx, get_request, make_identity, last_error_kind, range_of, dial_to};
+use crate::driver::{Nginx, TestClient, dial_to, get_request, last_error_kind, make_identity, range_of};
 
 /// Asks for pieces all at once and checks that each arrives as it is in the file.
 fn fetch_pieces(client: &mut TestClient, nginx: &Nginx, count: u32, size: u64) -> Vec<Event> {

@@ -9,7 +9,9 @@ use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange};
 use marline_core::units::DataSize;
 use marline_net::http::{DialRequest, Event};
 
-use crate::driver::{TestClient, serve_canned, get_request, last_error_kind, range_of, read_requests, serve_script, dial_to};
+use crate::driver::{
+    TestClient, dial_to, get_request, last_error_kind, range_of, read_requests, serve_canned, serve_script,
+};
 
 fn requesting_client(address: SocketAddr, requests: u32) -> TestClient {
     let mut client = TestClient::dial(dial_to(address)).expect("connected");
@@ -77,7 +79,7 @@ fn each_bad_answer_has_its_kind() {
 fn a_reset_behind_a_closing_answer_is_a_good_end() {
     let address = serve_script(|mut stream| {
         // Requests that are left unread turn the close into a reset.
-        let _ = stream.read_all(&mut [0; 16]);
+        let _ = stream.read(&mut [0; 16]);
         let _ = stream.write_all(b"HTTP/1.1 206 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
     });
     let mut client = requesting_client(address, 5);
@@ -89,7 +91,7 @@ fn a_reset_behind_a_closing_answer_is_a_good_end() {
 #[test]
 fn a_reset_in_a_body_truncates_it() {
     let address = serve_script(|mut stream| {
-        let _ = stream.read_all(&mut [0; 16]);
+        let _ = stream.read(&mut [0; 16]);
         let _ = stream.write_all(b"HTTP/1.1 206 OK\r\nContent-Length: 20\r\n\r\nok");
     });
     let events = requesting_client(address, 5).run_until_ends(5);
@@ -157,7 +159,8 @@ fn the_next_address_is_tried_when_one_stays_silent() {
     let silent = deaf.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
     let _filler = std::net::TcpStream::connect(silent).expect("the one place");
     let live = serve_canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
-    let client = TestClient::dial(DialRequest { addresses: vec![silent, live], ..dial_to(silent) }).expect("connected");
+    let client =
+        TestClient::dial(DialRequest { addresses: vec![silent, live], ..dial_to(silent) }).expect("connected");
     assert_eq!(client.conn.peer_addr(), live);
     let alone = DialRequest { timeout: Duration::from_millis(300), ..dial_to(silent) };
     assert_eq!(TestClient::dial(alone).err().expect("late").kind, ConnErrorKind::TimedOut);
@@ -166,7 +169,8 @@ fn the_next_address_is_tried_when_one_stays_silent() {
 #[test]
 fn a_socket_is_bound_to_its_device() {
     let address = serve_canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
-    let mut client = TestClient::dial(DialRequest { device: Some("lo".into()), ..dial_to(address) }).expect("connected");
+    let mut client =
+        TestClient::dial(DialRequest { device: Some("lo".into()), ..dial_to(address) }).expect("connected");
     client.conn.request(ReqId(0), &get_request(RequestRange::Full));
     assert!(matches!(client.run_until_ends(1).last(), Some(Event::End { .. })));
 }
@@ -174,7 +178,7 @@ fn a_socket_is_bound_to_its_device() {
 #[test]
 fn a_server_that_speaks_no_tls_is_a_tls_trouble() {
     let address = serve_script(|mut stream| {
-        let _ = stream.read_all(&mut [0; 512]);
+        let _ = stream.read(&mut [0; 512]);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         thread::sleep(Duration::from_millis(50));
     });
@@ -192,7 +196,7 @@ fn a_tls_handshake_that_is_broken_off_may_succeed_next_time() {
     // Nothing at all, and the alert internal_error.
     for said in [&b""[..], b"\x15\x03\x03\x00\x02\x02\x50"] {
         let address = serve_script(move |mut stream| {
-            let _ = stream.read_all(&mut [0; 4096]);
+            let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write_all(said);
         });
         let identity = crate::driver::make_identity("localhost", None);

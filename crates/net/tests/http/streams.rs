@@ -12,7 +12,7 @@ use marline_net::http::{DialRequest, Event, Http2Windows, tls_config};
 use tokio_rustls::TlsAcceptor;
 
 use crate::acceptor::acceptor;
-use crate::driver::{TestClient, Nginx, get_request, make_identity, last_error_kind, range_of, dial_to};
+use crate::driver::{Nginx, TestClient, dial_to, get_request, last_error_kind, make_identity, range_of};
 
 type H2Connection = h2::server::Connection<tokio_rustls::server::TlsStream<tokio::net::TcpStream>, Bytes>;
 
@@ -67,7 +67,8 @@ fn a_window_smaller_than_the_file_is_given_back_as_it_is_read() {
     let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
     let windows = Http2Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
-    let mut client = TestClient::dial(DialRequest { http2_windows: windows, ..nginx.dial_tls("localhost", true) }).expect("connected");
+    let mut client = TestClient::dial(DialRequest { http2_windows: windows, ..nginx.dial_tls("localhost", true) })
+        .expect("connected");
     client.conn.request(ReqId(0), &get_request(RequestRange::Full));
     client.run_until_ends(1);
     assert!(client.bodies.0[&0] == *nginx.data);
@@ -78,7 +79,8 @@ fn a_cancelled_stream_gives_its_window_back_and_the_others_go_on() {
     let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
     let windows = Http2Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
-    let mut client = TestClient::dial(DialRequest { http2_windows: windows, ..nginx.dial_tls("localhost", true) }).expect("connected");
+    let mut client = TestClient::dial(DialRequest { http2_windows: windows, ..nginx.dial_tls("localhost", true) })
+        .expect("connected");
     for n in 0..20 {
         client.conn.request(ReqId(n), &get_request(RequestRange::Full));
         assert!(matches!(client.next_event(), Event::Head { req, .. } if req == ReqId(n)));
@@ -160,7 +162,11 @@ fn a_server_that_wants_http_1_1_says_so_for_a_stream_or_for_all() {
         .expect("connected");
         client.conn.request(ReqId(0), &get_request(RequestRange::Full));
         let events = client.run_until_ends(1);
-        assert_eq!(last_error_kind(&events), Some(ConnErrorKind::Http1Required), "goes away: {goes_away}: {events:?}");
+        assert_eq!(
+            last_error_kind(&events),
+            Some(ConnErrorKind::Http1Required),
+            "goes away: {goes_away}: {events:?}"
+        );
     }
 }
 
@@ -253,7 +259,7 @@ fn the_end_of_tcp_alone_ends_a_body_that_has_no_other_end() {
             let mut session = rustls::ServerConnection::new(config).expect("a session");
             let mut stream = rustls::Stream::new(&mut session, &mut tcp);
             let mut request = [0; 1024];
-            let _ = std::io::Read::read_all(&mut stream, &mut request).expect("a request");
+            let _ = std::io::Read::read(&mut stream, &mut request).expect("a request");
             std::io::Write::write_all(&mut stream, answer).expect("written");
             if clean {
                 stream.conn.send_close_notify();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use marline_core::wire::netlink::{diag, messages, mptcp};
-use marline_net::links::{LinksError, MeteredHints, LinkArg, InterfaceList, list_interfaces};
+use marline_net::links::{InterfaceList, LinkArg, LinksError, MeteredHints, list_interfaces};
 use marline_sys::netlink::{Protocol, Socket as Netlink};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
@@ -98,7 +98,7 @@ impl Facts {
 pub fn gather(run_dir: &Path, named: Vec<Wish>, known: &[LinkArg]) -> Result<Facts, LinksError> {
     let settings = Settings::system();
     let survey = list_interfaces()?;
-    let metered = MeteredHints::query(&list_interfaces);
+    let metered = MeteredHints::query(&survey);
     let manager = settings.read(ground::PATH_MANAGER);
     let manager = manager.or_else(|| {
         settings
@@ -123,9 +123,9 @@ pub fn gather(run_dir: &Path, named: Vec<Wish>, known: &[LinkArg]) -> Result<Fac
         endpoints: ground::endpoints_of_others(run_dir).ok().map(shown),
         network_manager: Path::new("/run/NetworkManager").exists(),
         leftovers: ground::leftovers(run_dir),
-        roads: roads(&list_interfaces, &metered, &settings, known),
+        roads: roads(&survey, &metered, &settings, known),
         named,
-        list_interfaces,
+        survey,
     })
 }
 

@@ -139,7 +139,7 @@ mod tests {
                 .unwrap();
             let address = server.local_addr().unwrap();
             let survey = list_interfaces().unwrap();
-            let link = list_interfaces.interfaces.iter().find(|link| link.name == "c1").unwrap();
+            let link = survey.interfaces.iter().find(|link| link.name == "c1").unwrap();
             let found = look(link, address).unwrap();
             assert_eq!(found, Some(BlackHole { mtu: 1500, passes: 1430 }));
             let said = finding("c1", address, found.unwrap());

@@ -274,7 +274,7 @@ mod tests {
             };
             let (speaks, plain) = (listen(Protocol::MPTCP), listen(Protocol::TCP));
             let survey = list_interfaces().unwrap();
-            let lo = [list_interfaces.loopback().unwrap().clone()];
+            let lo = [survey.loopback().unwrap().clone()];
             let verdict = |server: &Socket| {
                 let address = server.local_addr().unwrap().as_socket().unwrap();
                 std::thread::scope(|scope| {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use marline_core::link::LinkKind;
-use marline_net::links::{Interface, MeteredHints, LinkArg, Subnet, UnusedReason, InterfaceList, Usability};
+use marline_net::links::{Interface, InterfaceList, LinkArg, MeteredHints, Subnet, UnusedReason, Usability};
 use marline_sys::netlink::RouteSocket;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -34,7 +34,12 @@ pub struct Road {
 }
 
 /// Asks the kernel about each interface that has an address and a default route; `known` is what the configuration says.
-pub(super) fn roads(survey: &InterfaceList, metered: &MeteredHints, settings: &Settings, known: &[LinkArg]) -> Vec<Road> {
+pub(super) fn roads(
+    survey: &InterfaceList,
+    metered: &MeteredHints,
+    settings: &Settings,
+    known: &[LinkArg],
+) -> Vec<Road> {
     let socket = RouteSocket::open();
     let is_shared = |address: &IpAddr| {
         survey.interfaces.iter().filter(|interface| interface.addresses.contains(address)).count() > 1
@@ -181,7 +186,8 @@ fn is_wanted(facts: &Facts, name: &str) -> bool {
 }
 
 fn missing(facts: &Facts) -> Vec<Finding> {
-    let lost = facts.survey.interfaces.iter().filter(|i| i.usability == Usability::Unused(UnusedReason::NoDefaultRoute));
+    let lost =
+        facts.survey.interfaces.iter().filter(|i| i.usability == Usability::Unused(UnusedReason::NoDefaultRoute));
     let finding = |interface: &Interface| {
         let name = &interface.name;
         Finding::note(
@@ -396,7 +402,10 @@ mod tests {
     fn links_that_the_configuration_names_are_those_that_count() {
         let wish = |name: &str, later| Wish { name: name.into(), later };
         let there = || {
-            vec![interface("wlan0", "10.1.0.2", Usability::Usable), interface("eth0", "10.2.0.2", Usability::Usable)]
+            vec![
+                interface("wlan0", "10.1.0.2", Usability::Usable),
+                interface("eth0", "10.2.0.2", Usability::Usable),
+            ]
         };
         let named = |named: Vec<Wish>| found(&Facts { named, ..with(there(), vec![]) }, "links").unwrap();
         assert_eq!(named(vec![]).0, State::Ok);

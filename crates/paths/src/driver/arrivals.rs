@@ -10,7 +10,7 @@
 //! 4. On cost NetworkManager is asked once, when an interface is taken up; it has 200 ms.
 
 use marline_core::paths::{Input, LinkConfig};
-use marline_net::links::{ChosenLinks, LinksError, MeteredHints, InterfaceList, choose_links};
+use marline_net::links::{ChosenLinks, InterfaceList, LinksError, MeteredHints, choose_links};
 
 use super::{Driver, Policy};
 

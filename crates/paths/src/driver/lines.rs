@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::paths::{IpFamily, LinkConfig};
 use marline_core::units::{Bitrate, DataSize, Duration};
-use marline_net::links::{DefaultRoute, Interface, UnusedReason, InterfaceList, Usability};
+use marline_net::links::{DefaultRoute, Interface, InterfaceList, UnusedReason, Usability};
 
 use super::super::Budgets;
 use super::super::snapshot::LinkState;
@@ -189,7 +189,8 @@ impl Line {
             let is_new = lasting.iter().any(is_of_new_family);
             self.lasting = lasting;
             let metric = |route: Option<DefaultRoute>| route.map(|route| route.metric);
-            self.metrics = interface.map_or((None, None), |interface| (metric(interface.route_v4), metric(interface.route_v6)));
+            self.metrics = interface
+                .map_or((None, None), |interface| (metric(interface.route_v4), metric(interface.route_v6)));
             self.had_routes =
                 (self.had_routes.0 | self.metrics.0.is_some(), self.had_routes.1 | self.metrics.1.is_some());
             if !self.up {

@@ -387,10 +387,10 @@ impl<M: Policy> Driver<M> {
     /// Looks at the interfaces.
     fn survey(&mut self) -> Result<(), PathsError> {
         let survey = list_interfaces()?;
-        self.take_up(&list_interfaces);
-        self.ground.follow(&list_interfaces);
-        let turns = self.lines.follow(&list_interfaces);
-        for (link, mtu, v4) in self.lines.changed(&list_interfaces) {
+        self.take_up(&survey);
+        self.ground.follow(&survey);
+        let turns = self.lines.follow(&survey);
+        for (link, mtu, v4) in self.lines.changed(&survey) {
             self.tell(Input::Interface { link, mtu, has_ipv4: v4 });
         }
         for turn in &turns {

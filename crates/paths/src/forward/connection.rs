@@ -103,7 +103,7 @@ async fn relay(near: &TcpStream, far: &TcpStream, config: &Config, bytes: &Atomi
     let moved = |_, size: DataSize| {
         bytes.fetch_add(size.bytes(), Ordering::Relaxed);
     };
-    pass::splice_both(near, far, config.idle, moved).await
+    splice::splice_both(near, far, config.idle, moved).await
 }
 
 /// The other end shall learn that this is no orderly end.

@@ -215,7 +215,7 @@ fn look_at(lan: &Lan) -> Result<(), GatewayError> {
     let survey = list_interfaces()?;
     for name in &lan.0 {
         let wrong = |why: &str| GatewayError::Interface { name: name.clone(), why: why.to_owned() };
-        match list_interfaces.by_name(name) {
+        match survey.by_name(name) {
             None => return Err(wrong("there is no such interface (`ip link` lists them)")),
             Some(interface) if interface.addresses.iter().any(IpAddr::is_loopback) || name == "lo" => {
                 return Err(wrong("it is the loopback, and no LAN"));

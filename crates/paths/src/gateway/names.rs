@@ -163,7 +163,7 @@ mod tests {
 
     fn over(link: &str, families: (bool, bool)) -> io::Result<()> {
         let survey = list_interfaces().unwrap();
-        let link = list_interfaces.by_name(link);
+        let link = survey.by_name(link);
         let links = NameLinks { v4: link.filter(|_| families.0), v6: link.filter(|_| families.1) };
         lead(&RouteSocket::open()?, links, Families { ipv4: true, ipv6: true })
     }

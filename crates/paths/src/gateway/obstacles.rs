@@ -86,7 +86,7 @@ impl Obstacles {
             self.read = Some((generation, now));
             // What cannot be looked at is as it was.
             if let Ok(survey) = list_interfaces() {
-                self.firewalls = firewalls(&self.ruleset, &list_interfaces, &self.lan);
+                self.firewalls = firewalls(&self.ruleset, &survey, &self.lan);
             }
         }
         stops.extend(self.firewalls.iter().cloned());

@@ -21,8 +21,8 @@
 use std::io;
 
 use marline_core::wire::netlink::{Route, SourceRule, TproxyRoute, family, messages};
-use marline_net::links::RTPROT_MARLINE;
 use marline_net::egress::AddressZone;
+use marline_net::links::RTPROT_MARLINE;
 use marline_sys::netlink::RouteSocket;
 
 use super::beyond::PLACE;

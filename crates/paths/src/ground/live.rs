@@ -456,7 +456,7 @@ fn our_own_routes_are_no_reason_to_believe_in_a_link() {
         ip("-6 route delete default dev eth1");
         let survey = list_interfaces().unwrap();
         assert!(!survey.by_name("eth1").unwrap().is_usable(), "it has no default route but ours");
-        host.follow(&list_interfaces);
+        host.follow(&survey);
         assert_eq!(output("rule").matches("731").count(), 0, "{}", output("rule"));
     });
 }

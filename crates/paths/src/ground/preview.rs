@@ -141,10 +141,10 @@ mod tests {
             let tell = Box::new(move |line: &str| to.borrow_mut().push(line.to_owned()));
             let mut preview = Preview::new(Mode::Userspace, roads, tell);
             let survey = list_interfaces().unwrap();
-            preview.follow(&list_interfaces);
-            preview.follow(&list_interfaces);
+            preview.follow(&survey);
+            preview.follow(&survey);
             preview.would("0000002a: would join over d2");
-            let index = list_interfaces.interfaces.iter().find(|interface| interface.name == "d2").unwrap().index;
+            let index = survey.interfaces.iter().find(|interface| interface.name == "d2").unwrap().index;
             let table = 7_310_000 + index;
             assert_eq!(
                 *said.borrow(),

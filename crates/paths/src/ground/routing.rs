@@ -24,7 +24,9 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use marline_core::wire::netlink::{Message, Request, Route, SourceRule, family, messages};
-use marline_net::links::{INTERNET_PROBE_V4, INTERNET_PROBE_V6, Interface, RTPROT_MARLINE, UnusedReason, InterfaceList, Usability};
+use marline_net::links::{
+    INTERNET_PROBE_V4, INTERNET_PROBE_V6, Interface, InterfaceList, RTPROT_MARLINE, UnusedReason, Usability,
+};
 use marline_sys::netlink::RouteSocket;
 
 use super::contest::{Contest, Place};
@@ -95,7 +97,9 @@ impl Roads {
 
 /// Whether several interfaces have this address.
 fn is_shared(survey: &InterfaceList, address: IpAddr) -> bool {
-    let has = |interface: &&Interface| interface.addresses.iter().chain(&interface.transient_addresses).any(|a| *a == address);
+    let has = |interface: &&Interface| {
+        interface.addresses.iter().chain(&interface.transient_addresses).any(|a| *a == address)
+    };
     survey.interfaces.iter().filter(has).count() > 1
 }
 

@@ -165,7 +165,10 @@ fn is_unsupported(error: &io::Error) -> bool {
 fn netns_from_proc(thread: u32) -> io::Result<NetnsId> {
     let mut own_pid = [0; 16];
     let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, "/proc/self", own_pid.as_mut_slice())?;
-    if own_pid.get(..length).and_then(|own_pid| std::str::from_utf8(own_pid).ok()).and_then(|own_pid| own_pid.parse().ok())
+    if own_pid
+        .get(..length)
+        .and_then(|own_pid| std::str::from_utf8(own_pid).ok())
+        .and_then(|own_pid| own_pid.parse().ok())
         != Some(std::process::id())
     {
         return Err(io::Error::other("/proc is that of another PID namespace"));

@@ -63,9 +63,13 @@ impl MatroskaScan {
     }
 
     fn read_element(&mut self, at: u64, held: &[u8]) -> ScanStep {
-        let Some(id_len) = vint_len(held) else { return if held.is_empty() { ScanStep::NeedMore } else { ScanStep::Done } };
+        let Some(id_len) = vint_len(held) else {
+            return if held.is_empty() { ScanStep::NeedMore } else { ScanStep::Done };
+        };
         let (Some(id), Some(rest)) = (held.get(..id_len), held.get(id_len..)) else { return ScanStep::NeedMore };
-        let Some(size_len) = vint_len(rest) else { return if rest.is_empty() { ScanStep::NeedMore } else { ScanStep::Done } };
+        let Some(size_len) = vint_len(rest) else {
+            return if rest.is_empty() { ScanStep::NeedMore } else { ScanStep::Done };
+        };
         let Some(size) = rest.get(..size_len) else { return ScanStep::NeedMore };
         let is_size_unknown = is_unknown_size(size);
         let size = big_endian(size) & ((1_u64 << (7 * size_len)) - 1);
@@ -86,7 +90,9 @@ impl MatroskaScan {
                 self.cues_start.take().filter(|cues| *cues > at).map_or(ScanStep::Done, ScanStep::SkipTo)
             }
             _ if is_size_unknown => ScanStep::Done,
-            id @ (TIMESTAMP_SCALE | DURATION | SEEK_ID | SEEK_POSITION | CUE_TIME | CUE_CLUSTER_POSITION) if size <= 8 => {
+            id @ (TIMESTAMP_SCALE | DURATION | SEEK_ID | SEEK_POSITION | CUE_TIME | CUE_CLUSTER_POSITION)
+                if size <= 8 =>
+            {
                 let start = body_start as usize;
                 let Some(value) = held.get(start..start + size as usize) else { return ScanStep::NeedMore };
                 match (id, value.len()) {
@@ -212,7 +218,8 @@ mod tests {
     fn cues_at_the_end_say_where_the_thick_parts_lie_once_the_player_reads_them() {
         let ticks = [vec![0x44, 0x89, 0x88], 4000.0_f64.to_bits().to_be_bytes().to_vec()].concat();
         let cue = |moment: u16, place: u16| {
-            let position = element(&[0xb7], &[vec![0xf7, 0x81, 1, 0xf1, 0x82], place.to_be_bytes().to_vec()].concat());
+            let position =
+                element(&[0xb7], &[vec![0xf7, 0x81, 1, 0xf1, 0x82], place.to_be_bytes().to_vec()].concat());
             element(&[0xbb], &[vec![0xb3, 0x82], moment.to_be_bytes().to_vec(), position].concat())
         };
         let cues = [cue(0, 300), cue(1000, 7000), cue(2000, 8000), cue(3000, 9000)].concat();

@@ -95,7 +95,14 @@ enum ScanStep {
 
 impl Default for ContainerScan {
     fn default() -> Self {
-        Self { held_start: 0, held: Vec::new(), container: Container::Unknown, found: None, media_start: None, unknown_head: None }
+        Self {
+            held_start: 0,
+            held: Vec::new(),
+            container: Container::Unknown,
+            found: None,
+            media_start: None,
+            unknown_head: None,
+        }
     }
 }
 
@@ -241,7 +248,9 @@ fn detect(held: &[u8]) -> Option<Container> {
 fn is_plausible(video: &VideoTiming) -> bool {
     let duration = match video {
         VideoTiming::Duration(duration) | VideoTiming::Index(duration, _) => *duration,
-        VideoTiming::Fragments(pieces) => pieces.iter().fold(Duration::ZERO, |sum, (time, _)| sum.saturating_add(*time)),
+        VideoTiming::Fragments(pieces) => {
+            pieces.iter().fold(Duration::ZERO, |sum, (time, _)| sum.saturating_add(*time))
+        }
         VideoTiming::Rate(rate) => return !rate.is_zero(),
     };
     !duration.is_zero() && duration <= MAX_DURATION

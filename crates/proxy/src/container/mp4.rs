@@ -49,7 +49,11 @@ impl TrackTables {
         let (mut samples_left, mut ticks_per_sample) = times.next().unwrap_or_default();
         let mut runs = self.samples_per_chunk.iter().peekable();
         let (mut ticks, mut samples) = (0_u64, 0_u64);
-        if !self.is_media || self.timescale == 0 || self.sample_durations.is_empty() || self.samples_per_chunk.is_empty() {
+        if !self.is_media
+            || self.timescale == 0
+            || self.sample_durations.is_empty()
+            || self.samples_per_chunk.is_empty()
+        {
             return marks;
         }
         for (chunk, offset) in (1_u64..).zip(&self.chunk_offsets) {
@@ -157,8 +161,14 @@ impl Mp4Scan {
                 track.timescale = scale.map_or(0, big_endian);
             }
             b"hdlr" => track.is_media = matches!(body.get(8..12), Some(b"vide" | b"soun")),
-            b"stts" => track.sample_durations = read_table(body, 4).into_iter().map(|[count, each]| (count, each)).collect(),
-            b"stsc" => track.samples_per_chunk = read_table(body, 4).into_iter().map(|[first, count, _]| (first, count)).collect(),
+            b"stts" => {
+                track.sample_durations =
+                    read_table(body, 4).into_iter().map(|[count, each]| (count, each)).collect()
+            }
+            b"stsc" => {
+                track.samples_per_chunk =
+                    read_table(body, 4).into_iter().map(|[first, count, _]| (first, count)).collect()
+            }
             b"stco" => track.chunk_offsets = read_table(body, 4).into_iter().map(|[offset]| offset).collect(),
             _ => track.chunk_offsets = read_table(body, 8).into_iter().map(|[offset]| offset).collect(),
         }
@@ -189,8 +199,11 @@ impl Mp4Scan {
     /// Fragments from the end of the box and a gap on. One that refers to further indices tells nothing of bytes.
     fn read_sidx(&mut self, end: u64, body: &[u8]) {
         let is_version_1 = body.first() == Some(&1);
-        let (first_offset, entries_start) = if is_version_1 { (body.get(20..28), 32) } else { (body.get(16..20), 24) };
-        let (Some(scale), Some(first)) = (body.get(8..12).map(big_endian), first_offset.map(big_endian)) else { return };
+        let (first_offset, entries_start) =
+            if is_version_1 { (body.get(20..28), 32) } else { (body.get(16..20), 24) };
+        let (Some(scale), Some(first)) = (body.get(8..12).map(big_endian), first_offset.map(big_endian)) else {
+            return;
+        };
         let Some(first_fragment) = end.checked_add(first) else { return };
         let mut fragments = vec![(Duration::ZERO, DataSize::from_bytes(first_fragment))];
         for entry in body.get(entries_start..).unwrap_or_default().chunks_exact(12) {
@@ -263,8 +276,11 @@ mod tests {
                 full(b"stco", &[&[chunks.len() as u32], chunks].concat()),
             ];
             let kind = mp4_box(b"hdlr", &[&[0; 8], &kind[..], &[0; 12]].concat());
-            let media =
-                [full(b"mdhd", &[0, 0, 1000, 4000, 0]), kind, mp4_box(b"minf", &mp4_box(b"stbl", &tables.concat()))];
+            let media = [
+                full(b"mdhd", &[0, 0, 1000, 4000, 0]),
+                kind,
+                mp4_box(b"minf", &mp4_box(b"stbl", &tables.concat())),
+            ];
             mp4_box(b"trak", &mp4_box(b"mdia", &media.concat()))
         };
         let tracks = [
@@ -285,8 +301,9 @@ mod tests {
         assert_eq!(video.profile(DataSize::from_bytes(5000)).unwrap().size().bytes(), 5000);
         // All sound behind all pictures says nothing.
         let apart = [track(b"vide", &[1000, 2000, 3000, 4000]), track(b"soun", &[9000, 9100, 9200, 9300])];
-        let file = [mp4_box(b"ftyp", b"isom"), mp4_box(b"moov", &[vec![mvhd(2400)], apart.to_vec()].concat().concat())]
-            .concat();
+        let file =
+            [mp4_box(b"ftyp", b"isom"), mp4_box(b"moov", &[vec![mvhd(2400)], apart.to_vec()].concat().concat())]
+                .concat();
         let even = found(&file).unwrap().0.profile(DataSize::from_bytes(10_000)).unwrap();
         assert_eq!(even.bytes_at(Duration::from_secs(2)), 5000);
     }

@@ -89,7 +89,8 @@ fn clocks_are_asked_through_the_proxy() {
              value='/x'/></MPD>"
         )
     };
-    let out = rewrite(&text("/time", "/time  https://clock/?iso time"), &same_url_context("https://h/a/b.mpd")).unwrap();
+    let out =
+        rewrite(&text("/time", "/time  https://clock/?iso time"), &same_url_context("https://h/a/b.mpd")).unwrap();
     let iso = format!("{VIA}https://h/time {VIA}from-list/https://clock/?iso time");
     assert_eq!(out.text, text("https://h/time", &iso));
 }
@@ -171,7 +172,9 @@ fn no_other_base_of_several_makes_a_request_to_the_proxy_of_an_address() {
     );
     assert!(out.contains(&format!("<SegmentTemplate media=\"{whole}\"/></Representation>")), "{out}");
     // The place of a part of another manifest.
-    let out = rewrite(&format!("<Period>{template}</Period>"), &same_url_context("https://h/a/b/c/d/p.xml")).unwrap().text;
+    let out = rewrite(&format!("<Period>{template}</Period>"), &same_url_context("https://h/a/b/c/d/p.xml"))
+        .unwrap()
+        .text;
     assert!(out.contains(&whole), "{out}");
     // With one base they stay.
     let one = written("", "<SegmentTemplate media='a/../$Number$.m4s'/><Representation id='1' bandwidth='2'/>");
@@ -310,7 +313,8 @@ fn text_with_elements_in_it_is_refused_where_it_would_need_a_mark() {
 #[test]
 fn references_that_only_some_parsers_know_are_refused() {
     for value in ["/http&colon;//10.0.0.1/", "&sol;http://10.0.0.1/", "/http&#58//10.0.0.1/", "/ht&Tab;tp://h/"] {
-        let refused = rewrite(&format!("<MPD><Event messageData='{value}'/></MPD>"), &same_url_context("https://h/m.mpd"));
+        let refused =
+            rewrite(&format!("<MPD><Event messageData='{value}'/></MPD>"), &same_url_context("https://h/m.mpd"));
         assert!(matches!(refused, Err(PlaylistError::Limit(why)) if why.contains("reference")), "{value}");
     }
 }
@@ -323,8 +327,11 @@ fn steering_imports_and_reports_go_through_the_proxy() {
              dvb:reportingUrl='{report}'/></Metrics><Period><ImportedMPD uri='{import}'>{import}</ImportedMPD></Period></MPD>"
         )
     };
-    let out =
-        rewrite(&text("https://steer/s?a=1&amp;b", "/next.mpd", "https://h/r"), &same_url_context("https://h/d/m.mpd")).unwrap();
+    let out = rewrite(
+        &text("https://steer/s?a=1&amp;b", "/next.mpd", "https://h/r"),
+        &same_url_context("https://h/d/m.mpd"),
+    )
+    .unwrap();
     let via = |url: &str| format!("{VIA}{url}");
     let want = text(&via("from-list/https://steer/s?a=1&amp;b"), &via("https://h/next.mpd"), &via("https://h/r"));
     assert_eq!(out.text, want);

@@ -18,7 +18,7 @@ use super::content::{Content, resource};
 use super::packet::{Names, Place, Read};
 use super::scene::Plan;
 use crate::link::Direction;
-use crate::tcp::{TcpConfig, Socket, TcpState};
+use crate::tcp::{Socket, TcpConfig, TcpState};
 
 /// All of them.
 #[derive(Debug, Default)]

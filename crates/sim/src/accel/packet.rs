@@ -18,7 +18,7 @@ use marline_core::wire::packet::{
 use super::content::Content;
 use super::scene::Plan;
 use crate::link::Direction;
-use crate::tcp::{Flags as Bits, SackBlocks as Blocks, Segment, SeqRange};
+use crate::tcp::{Flags as Bits, SackBlocks as Blocks, Segment, SeqRange as StreamRange};
 
 /// What both ends have agreed on, and who they are.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ impl Names {
             if let [Some(start), Some(end)] = ends
                 && start < end
             {
-                sacks.push(SeqRange::new(start, end));
+                sacks.push(StreamRange::new(start, end));
             }
         }
         if !packet.sack_blocks().is_empty() && !self.sack {
@@ -143,7 +143,7 @@ impl Names {
                 fin: flags.contains(Flags::FIN),
                 rst: flags.contains(Flags::RST),
             },
-            seqs: SeqRange::new(start, start + length),
+            seqs: StreamRange::new(start, start + length),
             ack: acked,
             window: DataSize::from_bytes(window),
             sacks,
@@ -225,10 +225,10 @@ mod tests {
         let content = Content::new(&plan, 3, names.flow.destination());
         let now = Instant::from_millis(5000);
         let mut sacks = Blocks::default();
-        sacks.push(SeqRange::new(6000, 7448));
+        sacks.push(StreamRange::new(6000, 7448));
         let segment = Segment {
             flags: Bits { ack: true, ..Bits::default() },
-            seqs: SeqRange::new(100, 200),
+            seqs: StreamRange::new(100, 200),
             ack: 4552,
             window: DataSize::from_bytes(128 * 300),
             sacks,

@@ -9,7 +9,7 @@ use super::content::Content;
 use super::packet::{Names, Place};
 use super::scene::{Close, Plan};
 use crate::link::Direction;
-use crate::tcp::{TcpConfig, Segment, Socket, TcpState};
+use crate::tcp::{Segment, Socket, TcpConfig, TcpState};
 
 /// A connection with its two ends.
 #[derive(Debug)]
@@ -42,10 +42,17 @@ impl Station {
     pub(super) fn new(plan: &Plan, n: usize) -> Option<Self> {
         let names = Names::new(plan, n)?;
         let content = Content::new(plan, n, names.flow.destination());
-        let window = if plan.scale == 0 { DataSize::from_bytes(65_535) } else { TcpConfig::default().receive_window };
+        let window =
+            if plan.scale == 0 { DataSize::from_bytes(65_535) } else { TcpConfig::default().receive_window };
         let (sack, timestamps) = (plan.sack, plan.timestamps);
-        let config =
-            TcpConfig { algorithm: plan.algorithm, receive_window: window, sack, timestamps, is_strict: true, ..TcpConfig::default() };
+        let config = TcpConfig {
+            algorithm: plan.algorithm,
+            receive_window: window,
+            sack,
+            timestamps,
+            is_strict: true,
+            ..TcpConfig::default()
+        };
         Some(Self {
             names,
             content,
@@ -196,7 +203,9 @@ impl Station {
             self.read.1 = now;
         }
         self.note_progress(now);
-        let Some(client) = self.client.as_mut().filter(|client| client.state() == TcpState::Established) else { return };
+        let Some(client) = self.client.as_mut().filter(|client| client.state() == TcpState::Established) else {
+            return;
+        };
         if self.asked == 0 && self.ask_at.is_none() {
             self.ask_at = self.plan.exchanges.first().map(|first| now + first.pause);
         }

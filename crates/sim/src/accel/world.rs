@@ -27,7 +27,7 @@ use super::watch::Watch;
 use crate::contract::{ContractChecker, DecisionLog};
 use crate::link::Direction;
 use crate::link::loss::LossProcess;
-use crate::tcp::{TcpCloseReason, Segment, TcpState};
+use crate::tcp::{Segment, TcpCloseReason, TcpState};
 
 /// What became of a flow.
 #[derive(Clone, PartialEq, Eq, Debug)]

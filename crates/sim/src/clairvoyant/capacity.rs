@@ -32,7 +32,7 @@ impl CapacityCurve {
         let mut carried_before = 0.0;
         for (at, rate) in rates.into_iter().enumerate() {
             let rate = rate.bits_per_sec() as f64;
-            steps.push(RateStep { start: at as f64 * step.as_secs_f64(), carried_before: before: carried_before, rate });
+            steps.push(RateStep { start: at as f64 * step.as_secs_f64(), carried_before, rate });
             carried_before += rate * step.as_secs_f64();
         }
         Self { steps }
@@ -49,7 +49,9 @@ impl CapacityCurve {
     /// Bits carried by `at` seconds.
     pub(crate) fn carried_bits(&self, at: f64) -> f64 {
         let index = self.steps.partition_point(|step| step.start <= at).checked_sub(1);
-        index.and_then(|last| self.steps.get(last)).map_or(0.0, |step| step.carried_before + step.rate * (at - step.start))
+        index
+            .and_then(|last| self.steps.get(last))
+            .map_or(0.0, |step| step.carried_before + step.rate * (at - step.start))
     }
 
     /// The moments at which its rate changes, in seconds.

@@ -149,7 +149,13 @@ impl TailCosts {
 }
 
 impl Program {
-    fn new(case: &PlaybackCase, radios: &[GreenBagRadio], playback: Duration, grid: Grid, rounding: Rounding) -> Self {
+    fn new(
+        case: &PlaybackCase,
+        radios: &[GreenBagRadio],
+        playback: Duration,
+        grid: Grid,
+        rounding: Rounding,
+    ) -> Self {
         let (bin, grain) = (grid.bin.as_secs_f64(), bits(grid.grain));
         let end_time = playback.as_secs_f64();
         let start_time = end_time - case.video.duration().as_secs_f64();
@@ -169,14 +175,23 @@ impl Program {
                 to => case.start_bits().max(case.bits_decoded_after(to - start_time)),
             };
             let arrived = match rounding {
-                Rounding::Feasible => case.links.iter().map(|link| (link.carried_bits(to) / grain - 1e-6).ceil()).sum(),
+                Rounding::Feasible => {
+                    case.links.iter().map(|link| (link.carried_bits(to) / grain - 1e-6).ceil()).sum()
+                }
                 Rounding::LowerBound => (case.carried(to) / grain + 1e-6).floor(),
             };
-            let mut bin_data = Bin { tailless: Vec::new(), with_tail: None, needed_grains: grains(need), possible_grains: arrived as usize };
+            let mut bin_data = Bin {
+                tailless: Vec::new(),
+                with_tail: None,
+                needed_grains: grains(need),
+                possible_grains: arrived as usize,
+            };
             for (link, radio) in case.links.iter().zip(radios) {
                 let (carried_before, carried_after) = (link.carried_bits(from), link.carried_bits(to));
                 let max_grains = match rounding {
-                    Rounding::Feasible => (carried_after / grain - 1e-6).ceil() - (carried_before / grain - 1e-6).ceil(),
+                    Rounding::Feasible => {
+                        (carried_after / grain - 1e-6).ceil() - (carried_before / grain - 1e-6).ceil()
+                    }
                     Rounding::LowerBound => ((carried_after - carried_before) / grain - 1e-6).ceil(),
                 };
                 let rate = (carried_after - carried_before) / (to - from);
@@ -187,7 +202,15 @@ impl Program {
                 let per_grain = grain * (joules_per_bit(radio) + radio.active_power.as_watts_f64() / rate);
                 let per_grain_in_tail = per_grain - grain * radio.tail_power.as_watts_f64() / rate;
                 let tail_joules = radio.tail_power.as_watts_f64() * (to - from);
-                bin_data.push(BinLink { max_grains: max_grains.max(0.0) as usize, grain_joules: price: per_grain, grain_joules_in_tail: kept: per_grain_in_tail, tail_joules: idle: tail_joules }, radio);
+                bin_data.push(
+                    BinLink {
+                        max_grains: max_grains.max(0.0) as usize,
+                        grain_joules: per_grain,
+                        grain_joules_in_tail: per_grain_in_tail,
+                        tail_joules,
+                    },
+                    radio,
+                );
             }
             bins.push(bin_data);
         }
@@ -196,7 +219,13 @@ impl Program {
             Rounding::Feasible => (0.0, 0.0),
             Rounding::LowerBound => (bin, sum_of_rises(&bins)),
         };
-        Self { rounding: view: rounding, bins, total_grains: grains(total_bits), tail: TailCosts::new(tailed, shortened_by, bin), bound_slack: doubt: slack }
+        Self {
+            rounding,
+            bins,
+            total_grains: grains(total_bits),
+            tail: TailCosts::new(tailed, shortened_by, bin),
+            bound_slack: slack,
+        }
     }
 
     /// Joules of the cheapest way through all bins; none: there is no way.
@@ -219,7 +248,10 @@ impl Program {
             range.low = bin.needed_grains.min(self.total_grains);
             std::mem::swap(&mut states, &mut next);
         }
-        let ends = states.iter().enumerate().map(|(remaining, state)| state[self.total_grains] + self.tail.remaining_cost(remaining));
+        let ends = states
+            .iter()
+            .enumerate()
+            .map(|(remaining, state)| state[self.total_grains] + self.tail.remaining_cost(remaining));
         let best = ends.fold(f64::INFINITY, f64::min);
         best.is_finite().then_some(best - self.bound_slack)
     }
@@ -243,7 +275,8 @@ impl Program {
                 relax(&mut from_tail, state, link.tail_joules, range);
             }
         }
-        let start_price = if self.rounding == Rounding::LowerBound { link.grain_joules_in_tail } else { link.grain_joules };
+        let start_price =
+            if self.rounding == Rounding::LowerBound { link.grain_joules_in_tail } else { link.grain_joules };
         for (costs, price) in [(from_idle, start_price), (from_tail, link.grain_joules_in_tail)] {
             relax(&mut next[full_tail], &sliding_min(&costs, &link, price, 1, range), 0.0, range);
         }
@@ -268,10 +301,18 @@ pub(super) fn relax(to: &mut [f64], from: &[f64], cost: f64, range: GrainRange) 
 fn sum_of_rises(bins: &[Bin]) -> f64 {
     let links = bins.first().map_or(0, |bin| bin.tailless.len());
     let plain = (0..links).map(|link| {
-        let prices = bins.iter().map(|bin| bin.tailless[link]).filter(|lane| lane.max_grains > 0).map(|lane| lane.grain_joules);
+        let prices = bins
+            .iter()
+            .map(|bin| bin.tailless[link])
+            .filter(|lane| lane.max_grains > 0)
+            .map(|lane| lane.grain_joules);
         price_rise(prices)
     });
-    let tailed = bins.iter().filter_map(|bin| bin.with_tail).filter(|lane| lane.max_grains > 0).map(|lane| lane.grain_joules_in_tail);
+    let tailed = bins
+        .iter()
+        .filter_map(|bin| bin.with_tail)
+        .filter(|lane| lane.max_grains > 0)
+        .map(|lane| lane.grain_joules_in_tail);
     plain.sum::<f64>() + price_rise(tailed)
 }
 
@@ -283,7 +324,7 @@ fn price_rise(prices: impl Iterator<Item = f64>) -> f64 {
 
 /// As [`slide`], from nothing to `most`.
 pub(super) fn sliding_min_up_to(from: &[f64], max_grains: usize, price: f64, range: GrainRange) -> Vec<f64> {
-    sliding_min(from, &BinLink { max_grains: most: max_grains, ..BinLink::default() }, price, 0, range)
+    sliding_min(from, &BinLink { max_grains, ..BinLink::default() }, price, 0, range)
 }
 
 /// `min over x in least..=most of from[a − x] + price × x`, for every a in the range.

@@ -80,7 +80,7 @@ impl RateChain {
         }
         let mean = |(sum, n): &(f64, u32)| Bitrate::from_bits_per_sec((sum / f64::from((*n).max(1))) as u64);
         let initial = rates.first().map_or(0, level);
-        Self { levels: level_sums.iter().map(mean).collect(), transitions: next: transitions, initial: first: initial, max_rate: most: max_rate }
+        Self { levels: level_sums.iter().map(mean).collect(), transitions, initial, max_rate }
     }
 
     /// The level of a rate.
@@ -137,12 +137,18 @@ impl MdpSchedule {
                 };
                 cost(a, b, awake, choice) + DISCOUNT * expected_cost
             };
-            let (mut choices, mut new_values) = (Vec::with_capacity(values.len()), Vec::with_capacity(values.len()));
+            let (mut choices, mut new_values) =
+                (Vec::with_capacity(values.len()), Vec::with_capacity(values.len()));
             for a in 0..rows {
                 for b in 0..columns {
                     for awake in 0..2 {
-                        let costs = [InterfaceChoice::First, InterfaceChoice::Second].map(|choice| total_cost(a, b, awake, choice));
-                        choices.push(if costs[1] < costs[0] { InterfaceChoice::Second } else { InterfaceChoice::First });
+                        let costs = [InterfaceChoice::First, InterfaceChoice::Second]
+                            .map(|choice| total_cost(a, b, awake, choice));
+                        choices.push(if costs[1] < costs[0] {
+                            InterfaceChoice::Second
+                        } else {
+                            InterfaceChoice::First
+                        });
                         new_values.push(costs[0].min(costs[1]));
                     }
                 }
@@ -187,7 +193,8 @@ impl MdpSchedule {
                 (InterfaceChoice::First, false) => &[false],
             };
             for c in first.successors(a) {
-                queue.extend(second.successors(b).flat_map(|d| awake_after.iter().map(move |awake| (c, d, *awake))));
+                queue
+                    .extend(second.successors(b).flat_map(|d| awake_after.iter().map(move |awake| (c, d, *awake))));
             }
         }
     }
@@ -245,7 +252,10 @@ mod tests {
         let second = RateChain::new(&vec![Bitrate::from_mbps(10); 100], 4);
         let schedule = MdpSchedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0)));
         let (slow, fast) = (on_off().level(Bitrate::from_mbps(1)), on_off().level(Bitrate::from_mbps(15)));
-        assert_eq!([slow, fast].map(|at| schedule.choice(at, 3, false)), [InterfaceChoice::First, InterfaceChoice::Second]);
+        assert_eq!(
+            [slow, fast].map(|at| schedule.choice(at, 3, false)),
+            [InterfaceChoice::First, InterfaceChoice::Second]
+        );
         let (used, of) = schedule.second_link_states();
         assert!(used > 0 && used < of && of <= 4, "{used} of {of}");
     }

@@ -15,10 +15,10 @@
 //!
 //! A linear program was not used: tails are paid per burst, which is not convex.
 
+mod capacity;
 pub mod energy;
 pub mod mdp;
 mod playback_time;
-mod capacity;
 #[cfg(test)]
 mod tests;
 pub mod transfer;
@@ -26,8 +26,8 @@ pub mod transfer;
 use marline_core::playback::MediaProfile;
 use marline_core::units::DataSize;
 
-pub use energy::{Grid, OptimalEnergy};
 pub use capacity::CapacityCurve;
+pub use energy::{Grid, OptimalEnergy};
 pub use transfer::Transfer;
 
 /// A video to be played over links whose every rate is known.

@@ -22,9 +22,10 @@ impl PlaybackCase {
         let mut change_times: Vec<f64> = self.links.iter().flat_map(super::CapacityCurve::change_times).collect();
         change_times.sort_by(f64::total_cmp);
         change_times.dedup();
-        let arrivals = ArrivalTimes { case: self, change_times: changes: change_times };
-        let mut start_delay =
-            arrivals.first_time(self.start_bits())?.max(arrivals.first_time(total)? - self.video.duration().as_secs_f64());
+        let arrivals = ArrivalTimes { case: self, change_times };
+        let mut start_delay = arrivals
+            .first_time(self.start_bits())?
+            .max(arrivals.first_time(total)? - self.video.duration().as_secs_f64());
         for at in &arrivals.change_times {
             let carried = self.carried(*at);
             if carried < total {

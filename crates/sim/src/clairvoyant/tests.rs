@@ -120,7 +120,8 @@ fn holding_back_until_the_least_wait_plays_without_a_stall_and_less_does_not() {
 /// How often a player stalls to which everything is handed that has come, from `wait` on; it is started then. A start
 /// below the threshold is a stall as well.
 fn stalls(case: &PlaybackCase, start_delay: f64) -> u32 {
-    let mut player = Player::new(case.video.clone(), BufferThresholds { low: case.start_threshold, high: None }, Instant::ZERO);
+    let mut player =
+        Player::new(case.video.clone(), BufferThresholds { low: case.start_threshold, high: None }, Instant::ZERO);
     let mut at = start_delay;
     player.on_arrival(Instant::ZERO + secs(at), (case.carried(at) / 8.0 + 0.001) as u64);
     let late_start = u32::from(player.state() == PlayerState::Buffering);
@@ -150,7 +151,11 @@ fn random_toy(rng: &mut RandomStream) -> Option<ToyCase> {
     let grains = duration + rng.below(2 * duration);
     let video =
         MediaProfile::variable([(Duration::from_secs(duration), DataSize::from_bytes(grains * 125_000))]).ok()?;
-    let case = PlaybackCase { links: vec![curve(0), curve(1)], video, start_threshold: DataSize::from_bytes(rng.below(4) * 125_000) };
+    let case = PlaybackCase {
+        links: vec![curve(0), curve(1)],
+        video,
+        start_threshold: DataSize::from_bytes(rng.below(4) * 125_000),
+    };
     let lte = GreenBagRadio {
         per_bit: EnergyPerBit::from_picojoules(20_000),
         active_power: Power::from_milliwatts(2000),
@@ -186,7 +191,15 @@ impl ToyCase {
         best
     }
 
-    fn search(&self, bin: usize, grains: u64, joules: f64, tail_start: Option<f64>, sides: &[BinSide], best: &mut f64) {
+    fn search(
+        &self,
+        bin: usize,
+        grains: u64,
+        joules: f64,
+        tail_start: Option<f64>,
+        sides: &[BinSide],
+        best: &mut f64,
+    ) {
         let [lte, wifi] = &self.radios;
         let tail = lte.tail_time.as_secs_f64();
         let total = self.case.video.size().bytes() / 125_000;
@@ -198,7 +211,8 @@ impl ToyCase {
         };
         let start = self.playback.as_secs_f64() - self.case.video.duration().as_secs_f64();
         let end = (bin + 1) as f64;
-        let need = if end < start { 0.0 } else { self.case.start_bits().max(self.case.bits_decoded_after(end - start)) };
+        let need =
+            if end < start { 0.0 } else { self.case.start_bits().max(self.case.bits_decoded_after(end - start)) };
         for x in 0..=carried[0] {
             for y in 0..=carried[1] {
                 let grains_after = grains + x + y;

@@ -23,7 +23,7 @@
 use marline_core::energy::{ConcurrentDraw, RadioModel};
 use marline_core::units::{Bitrate, DataSize, Duration, Energy};
 
-use super::energy::{Grid, OptimalEnergy, GrainRange, relax, tail_costs};
+use super::energy::{GrainRange, Grid, OptimalEnergy, relax, tail_costs};
 use super::{CapacityCurve, bits};
 
 /// Bytes to be brought over links.
@@ -38,7 +38,8 @@ pub struct Transfer {
 impl Transfer {
     /// When all links together have carried it; none: never within a year.
     pub fn min_time(&self) -> Option<Duration> {
-        let is_carried_by = |at: f64| self.links.iter().map(|link| link.carried_bits(at)).sum::<f64>() >= bits(self.size);
+        let is_carried_by =
+            |at: f64| self.links.iter().map(|link| link.carried_bits(at)).sum::<f64>() >= bits(self.size);
         let (mut uncovered_at, mut covered_at) = (0.0, 1.0);
         while !is_carried_by(covered_at) {
             (uncovered_at, covered_at) = (covered_at, covered_at * 2.0);
@@ -79,13 +80,20 @@ impl Transfer {
         Some(OptimalEnergy { energy: joules(energy), lower_bound: joules(bound.min(energy)) })
     }
 
-    fn bins(&self, radios: &[RadioModel], concurrent_draw: ConcurrentDraw, deadline: Duration, grid: Grid) -> Vec<Bin> {
+    fn bins(
+        &self,
+        radios: &[RadioModel],
+        concurrent_draw: ConcurrentDraw,
+        deadline: Duration,
+        grid: Grid,
+    ) -> Vec<Bin> {
         let (end, bin) = (deadline.as_secs_f64(), grid.bin.as_secs_f64());
         let count = (end / bin - 1e-9).ceil().max(1.0) as usize;
         let shared_base = concurrent_draw.shared_base.as_watts_f64();
         let bin_at = |at: usize| {
             let (from, to) = (at as f64 * bin, ((at + 1) as f64 * bin).min(end));
-            let carried: Vec<f64> = self.links.iter().map(|link| link.carried_bits(to) - link.carried_bits(from)).collect();
+            let carried: Vec<f64> =
+                self.links.iter().map(|link| link.carried_bits(to) - link.carried_bits(from)).collect();
             let mut bin_modes = Bin { seconds: to - from, modes: Vec::new() };
             for mask in 0..1_usize << radios.len() {
                 let active_links = || (0..radios.len()).filter(|link| mask >> link & 1 == 1);
@@ -100,7 +108,8 @@ impl Transfer {
                     let draw = radios[link].down;
                     draw.base.as_watts_f64() + draw.per_bit.picojoules() as f64 * 1e-12 * rate(link)
                 };
-                let (power, linear_power): (f64, f64) = (active_links().map(power).sum(), active_links().map(linear_power).sum());
+                let (power, linear_power): (f64, f64) =
+                    (active_links().map(power).sum(), active_links().map(linear_power).sum());
                 let further_links = active_links().count().saturating_sub(1) as f64;
                 bin_modes.modes.push(Mode {
                     mask,
@@ -172,7 +181,9 @@ struct TailProgram {
 impl TailProgram {
     /// Of a tail that is `shorter` by this than the radio's.
     fn new(radio: Option<&RadioModel>, bin: Duration, shortened_by: f64) -> Self {
-        let Some(radio) = radio else { return Self { bin_costs: vec![0.0], tail_watts: 0.0, promotion_joules: 0.0, has_tail: false } };
+        let Some(radio) = radio else {
+            return Self { bin_costs: vec![0.0], tail_watts: 0.0, promotion_joules: 0.0, has_tail: false };
+        };
         let bin = bin.as_secs_f64();
         let time = radio.tail.time().as_secs_f64();
         // Several stages become one of their mean power.
@@ -180,7 +191,12 @@ impl TailProgram {
         let length = (time - shortened_by).max(0.0);
         let promotion = radio.promotion.energy().as_joules_f64();
         let active_energy = radio.down.base.as_watts_f64() * radio.promotion.time.as_secs_f64();
-        Self { bin_costs: tail_costs(watts, length, bin), tail_watts: watts, promotion_joules: promotion - active_energy, has_tail: true }
+        Self {
+            bin_costs: tail_costs(watts, length, bin),
+            tail_watts: watts,
+            promotion_joules: promotion - active_energy,
+            has_tail: true,
+        }
     }
 
     fn full(&self) -> usize {
@@ -194,7 +210,8 @@ impl TailProgram {
     /// What a bin's modes cost in this use: points of bits and joules.
     fn cost_points(&self, bin: &Bin, tail_use: TailUse) -> Vec<CostPoint> {
         let point = |mode: &Mode| {
-            let tail_joules = if tail_use == TailUse::Kept && !mode.uses_tail_link { self.tail_watts * bin.seconds } else { 0.0 };
+            let tail_joules =
+                if tail_use == TailUse::Kept && !mode.uses_tail_link { self.tail_watts * bin.seconds } else { 0.0 };
             CostPoint { mask: mode.mask, bits: mode.bits, joules: mode.joules + tail_joules }
         };
         let is_allowed = |mode: &&Mode| tail_use != TailUse::Unused || !mode.uses_tail_link || !self.has_tail;
@@ -228,7 +245,12 @@ impl TailProgram {
                 for state in &states[1..] {
                     relax(&mut in_tail, state, 0.0, range);
                 }
-                relax(&mut next[self.full()], &hull(TailUse::Started).apply(&states[0], range), self.promotion_joules, range);
+                relax(
+                    &mut next[self.full()],
+                    &hull(TailUse::Started).apply(&states[0], range),
+                    self.promotion_joules,
+                    range,
+                );
                 relax(&mut next[self.full()], &hull(TailUse::Kept).apply(&in_tail, range), 0.0, range);
             }
             for mode in &bin.modes {
@@ -236,7 +258,8 @@ impl TailProgram {
             }
             std::mem::swap(&mut states, &mut next);
         }
-        let ends = states.iter().enumerate().map(|(remaining, state)| state[total] + self.remaining_cost(remaining));
+        let ends =
+            states.iter().enumerate().map(|(remaining, state)| state[total] + self.remaining_cost(remaining));
         Some(ends.fold(f64::INFINITY, f64::min)).filter(|energy| energy.is_finite())
     }
 
@@ -261,7 +284,8 @@ impl TailProgram {
         for bin in bins {
             let best = |used: TailUse| {
                 let linear = Bin { modes: bin.modes.iter().map(|mode| mode.linearized()).collect(), ..*bin };
-                let values = self.cost_points(&linear, used).into_iter().map(|point| point.joules - price * point.bits);
+                let values =
+                    self.cost_points(&linear, used).into_iter().map(|point| point.joules - price * point.bits);
                 values.fold(f64::INFINITY, f64::min)
             };
             let mut next = vec![f64::INFINITY; states.len()];
@@ -274,7 +298,8 @@ impl TailProgram {
                 // In the last bin of tail nobody knows how much of it is left.
                 let from_idle = states.iter().take(2).fold(f64::INFINITY, |least, state| least.min(*state));
                 let from_tail = states.iter().skip(2).fold(f64::INFINITY, |least, state| least.min(*state));
-                let with_use = (from_idle + best(TailUse::Started) + self.promotion_joules.min(0.0)).min(from_tail + best(TailUse::Kept));
+                let with_use = (from_idle + best(TailUse::Started) + self.promotion_joules.min(0.0))
+                    .min(from_tail + best(TailUse::Kept));
                 let cost = &mut next[self.full()];
                 *cost = cost.min(with_use);
             }
@@ -323,7 +348,8 @@ impl LowerHull {
                 hull.push(point);
             }
         }
-        let grains = |point: &CostPoint| grain_count(before.get(point.mask).copied().unwrap_or(0.0), point.bits, grain);
+        let grains =
+            |point: &CostPoint| grain_count(before.get(point.mask).copied().unwrap_or(0.0), point.bits, grain);
         let parts = hull.windows(2).map(|pair| {
             let price = (pair[1].joules - pair[0].joules) / (pair[1].bits - pair[0].bits) * grain;
             (grains(&pair[1]).saturating_sub(grains(&pair[0])), price)

@@ -10,7 +10,7 @@
 use marline_core::assign::{Prices, Solver, SwitchingCost, WarmStart};
 use marline_core::units::{Bitrate, Ratio};
 
-use super::topology::{Fleet, EdgeSpec, FleetSpec, instance};
+use super::topology::{EdgeSpec, Fleet, FleetSpec, instance};
 use crate::rng::{Purpose, RandomStream};
 
 /// A fleet at one moment.
@@ -50,7 +50,14 @@ impl Churn {
         let rooms = fleet.capacities(&members);
         let relays = vec![None; members.len()];
         let rng = RandomStream::new(plan.seed, "churn", 0, Purpose::Other);
-        Self { fleet, edges: members, prices: Prices::zero(rooms.len()), capacities: rooms, assignment: relays, rng: chance: rng }
+        Self {
+            fleet,
+            edges: members,
+            prices: Prices::zero(rooms.len()),
+            capacities: rooms,
+            assignment: relays,
+            rng,
+        }
     }
 
     /// Replaces this share of boxes.
@@ -70,7 +77,8 @@ impl Churn {
         let mut solver = Solver::new(&instance, Some(warm_start));
         solver.step(work_budget);
         let matching = solver.matching();
-        let moved = matching.relays().zip(&self.assignment).filter(|(now, before)| before.is_some() && now != *before);
+        let moved =
+            matching.relays().zip(&self.assignment).filter(|(now, before)| before.is_some() && now != *before);
         let moved = moved.count();
         self.prices = solver.prices();
         self.assignment = matching.relays().collect();

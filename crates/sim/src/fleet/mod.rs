@@ -17,4 +17,4 @@ pub mod churn;
 mod topology;
 
 pub use churn::Churn;
-pub use topology::{Fleet, EdgeSpec, FleetSpec, instance};
+pub use topology::{EdgeSpec, Fleet, FleetSpec, instance};

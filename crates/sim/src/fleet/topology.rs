@@ -81,13 +81,17 @@ impl Fleet {
                 // The first ones so that no city is without one, the others where people are.
                 let city = if index < count { index } else { rng.weighted_index(&cumulative_shares) };
                 let position = rng.position_near(positions[city], CITY_SPREAD);
-                let origin_rates = origins.iter().map(|origin| rng.origin_rate(position.distance_to(*origin))).collect();
-                Relay { position: place: position, origin_rates: onward: origin_rates, capacity_share: 0.5 + rng.uniform() }
+                let origin_rates =
+                    origins.iter().map(|origin| rng.origin_rate(position.distance_to(*origin))).collect();
+                Relay { position, origin_rates, capacity_share: 0.5 + rng.uniform() }
             })
             .collect();
-        let cities = positions.iter().map(|position| City { position: *position, nearest_relays: nearest(&relays, *position, NEAREST_RELAYS) });
+        let cities = positions.iter().map(|position| City {
+            position: *position,
+            nearest_relays: nearest(&relays, *position, NEAREST_RELAYS),
+        });
         let cities = cities.collect();
-        Self { spec: spec.clone(), cities, relays, cumulative_shares: shares: cumulative_shares, rng: chance: rng }
+        Self { spec: spec.clone(), cities, relays, cumulative_shares, rng }
     }
 
     /// The next box.
@@ -112,7 +116,8 @@ impl Fleet {
         let mut relay_rates = Vec::with_capacity(count as usize);
         for (distance, relay) in nearest.into_iter().take(count as usize) {
             let noise = libm::exp(NOISE_SIGMA * self.rng.standard_normal());
-            let relay_rate = direct_rate * (rate_multiple * noise / (1.0 + distance / HALF_RATE_DISTANCE)).clamp(1.0, MAX_RATE_MULTIPLE);
+            let relay_rate = direct_rate
+                * (rate_multiple * noise / (1.0 + distance / HALF_RATE_DISTANCE)).clamp(1.0, MAX_RATE_MULTIPLE);
             relay_rates.push((distance, rate(relay_rate)));
             candidates.push(Candidate::through(relay, rate(relay_rate), self.relays[relay].origin_rates[origin]));
         }
@@ -193,16 +198,23 @@ impl Sampler {
     }
 
     fn position_near(&mut self, centre: Position, spread: f64) -> Position {
-        Position { east: centre.east + spread * self.standard_normal(), north: centre.north + spread * self.standard_normal() }
+        Position {
+            east: centre.east + spread * self.standard_normal(),
+            north: centre.north + spread * self.standard_normal(),
+        }
     }
 
     fn origin_rate(&mut self, distance: f64) -> Bitrate {
-        rate(ORIGIN_RATE_MEDIAN * libm::exp(0.5 * self.standard_normal()) / (1.0 + distance / ORIGIN_HALF_RATE_DISTANCE))
+        rate(
+            ORIGIN_RATE_MEDIAN * libm::exp(0.5 * self.standard_normal())
+                / (1.0 + distance / ORIGIN_HALF_RATE_DISTANCE),
+        )
     }
 
     /// How many times its own rate a box reaches at best.
     fn rate_multiple(&mut self) -> f64 {
-        (RATE_MULTIPLE_MEDIAN * libm::exp(RATE_MULTIPLE_SIGMA * self.standard_normal())).clamp(MIN_RATE_MULTIPLE, MAX_RATE_MULTIPLE)
+        (RATE_MULTIPLE_MEDIAN * libm::exp(RATE_MULTIPLE_SIGMA * self.standard_normal()))
+            .clamp(MIN_RATE_MULTIPLE, MAX_RATE_MULTIPLE)
     }
 }
 

@@ -17,14 +17,14 @@ use marline_core::machine::Machine;
 use marline_core::stream::{self, PlayerInput, StreamEvent};
 use marline_core::units::{DataSize, Duration, Instant};
 
+use super::fault_plan::{FaultPlan, LinkBehavior, etag, one_in};
 use super::random_player::{PlayerAction, RandomPlayer};
+use super::reference::{ByteSource, ReferenceModel, ResponseTruth};
 use super::stream_invariants::StreamSnapshot;
-use super::reference::{ReferenceModel, ResponseTruth, ByteSource};
 use super::subject::Subject;
-use super::fault_plan::{LinkBehavior, FaultPlan, etag, one_in};
 use crate::contract::ContractChecker;
+use crate::http_sim::server::{ResponseBody, ServerRequest, ServerResponse};
 use crate::rng::RandomStream;
-use crate::http_sim::server::{ServerResponse, ServerRequest, ResponseBody};
 
 /// A history in the making.
 pub(super) struct Driver<M: Subject> {
@@ -94,16 +94,16 @@ impl<M: Subject> Driver<M> {
         Self {
             machine,
             link_present: vec![false; fault_plan.links.len()],
-            fault_plan: weather: fault_plan,
-            rng: stream: rng,
+            fault_plan,
+            rng,
             now: Instant::ZERO,
             events: BinaryHeap::new(),
             event_count: 0,
             conns: BTreeMap::new(),
             served_bytes: DataSize::ZERO,
-            reference: ledger: reference,
+            reference,
             consumed_end: 0,
-            player: audience: player,
+            player,
             result: None,
             steps: 0,
         }
@@ -124,7 +124,10 @@ impl<M: Subject> Driver<M> {
                 return Err("nothing is planned, and nothing will ever happen".to_string());
             };
             if next > Instant::ZERO + limit {
-                return Err(format!("not over after {limit:?}, {} bytes in place", self.reference.covered().bytes()));
+                return Err(format!(
+                    "not over after {limit:?}, {} bytes in place",
+                    self.reference.covered().bytes()
+                ));
             }
             self.steps += 1;
             if self.steps > MAX_STEPS {
@@ -306,7 +309,18 @@ impl<M: Subject> Driver<M> {
                 }
                 let (open, moving, mute) = (false, true, false);
                 let (response_count, last_chunk, queue) = (0, 0, VecDeque::new());
-                self.conns.insert(conn, Conn { link, is_open: open, step_scheduled: moving, is_silent: mute, response_count: answered: response_count, last_chunk: last: last_chunk, responses: queue });
+                self.conns.insert(
+                    conn,
+                    Conn {
+                        link,
+                        is_open: open,
+                        step_scheduled: moving,
+                        is_silent: mute,
+                        response_count,
+                        last_chunk,
+                        responses: queue,
+                    },
+                );
                 self.schedule(self.fault_plan.links[link].rtt, Event::ConnStep(conn));
             }
             Output::Request { req, conn, range, if_range } => {
@@ -315,12 +329,21 @@ impl<M: Subject> Driver<M> {
                     if let Some(player) = &mut self.player {
                         player.invariants.on_request(LinkId(conn_state.link as u16));
                     }
-                    conn_state.responses.push_back(PendingResponse { req, range, if_range, remaining_body: body, remaining_accepted: room: remaining, is_accepted: accepted, closes_connection: closes: closes_connection });
+                    conn_state.responses.push_back(PendingResponse {
+                        req,
+                        range,
+                        if_range,
+                        remaining_body: body,
+                        remaining_accepted: remaining,
+                        is_accepted: accepted,
+                        closes_connection,
+                    });
                     self.schedule_step(conn, true);
                 }
             }
             Output::AcceptBody { req, len, .. } => {
-                let mut responses = self.conns.iter_mut().flat_map(|(id, conn)| conn.responses.iter_mut().map(|p| (*id, p)));
+                let mut responses =
+                    self.conns.iter_mut().flat_map(|(id, conn)| conn.responses.iter_mut().map(|p| (*id, p)));
                 if let Some((conn, pending)) = responses.find(|(_, pending)| pending.req == req) {
                     pending.is_accepted = true;
                     pending.remaining_accepted = len.map(DataSize::bytes);
@@ -420,11 +443,14 @@ impl<M: Subject> Driver<M> {
         let conn = self.conns.get(&id)?;
         let window_end = self.window_end();
         let is_withheld = |body: ByteRange| !body.is_empty() && body.start >= window_end;
-        let ready = |pending: &PendingResponse| pending.remaining_body.is_none_or(|body| pending.is_accepted && !is_withheld(body));
+        let ready = |pending: &PendingResponse| {
+            pending.remaining_body.is_none_or(|body| pending.is_accepted && !is_withheld(body))
+        };
         if self.fault_plan.protocol == Protocol::Http1 {
             return conn.responses.front().filter(|pending| ready(pending)).map(|_| 0);
         }
-        let ready_indices: Vec<usize> = (0..conn.responses.len()).filter(|index| ready(&conn.responses[*index])).collect();
+        let ready_indices: Vec<usize> =
+            (0..conn.responses.len()).filter(|index| ready(&conn.responses[*index])).collect();
         let choice = self.rng.below(ready_indices.len() as u64);
         ready_indices.get(usize::try_from(choice).unwrap_or(0)).copied()
     }
@@ -453,7 +479,10 @@ impl<M: Subject> Driver<M> {
         let len = DataSize::from_bytes(len);
         self.served_bytes += len;
         self.feed(Input::Data { req, len })?;
-        if self.player.is_none() && self.reader_window().is_some() && self.reference.in_order_end() > self.consumed_end {
+        if self.player.is_none()
+            && self.reader_window().is_some()
+            && self.reference.in_order_end() > self.consumed_end
+        {
             let delay = self.random_duration(Duration::from_millis(30));
             self.schedule(delay, Event::Consume);
         }
@@ -471,7 +500,7 @@ impl<M: Subject> Driver<M> {
         let server = &mut self.fault_plan.server;
         let is_last = server.keepalive_requests.is_some_and(|limit| conn.response_count >= limit);
         let pending = &mut conn.responses[index];
-        let request = ServerRequest { range: pending.range, if_range: pending.if_range.as_ref(), is_last: last: is_last };
+        let request = ServerRequest { range: pending.range, if_range: pending.if_range.as_ref(), is_last };
         let mut response = server.respond(conn.link, self.now, self.served_bytes, request);
         if self.rng.bernoulli(behavior.corruption_rate) {
             corrupt_response(&mut self.rng, &mut response);
@@ -518,7 +547,11 @@ impl<M: Subject> Driver<M> {
                 None => Ok(()),
             },
             // A framing that ends too early, where that can be known.
-            2 if conn.responses.front().is_some_and(|pending| pending.is_accepted && pending.remaining_accepted.is_some()) => {
+            2 if conn
+                .responses
+                .front()
+                .is_some_and(|pending| pending.is_accepted && pending.remaining_accepted.is_some()) =>
+            {
                 let Some(PendingResponse { req, .. }) = conn.responses.pop_front() else { return Ok(()) };
                 self.schedule_step(id, false);
                 self.feed(Input::End { req })

@@ -9,8 +9,8 @@
 use marline_core::fetch::{ByteRange, Config, Policy, Protocol, Resume, UrlId, Validator};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
 
+use crate::http_sim::server::{AvailableFrom, Fault, FaultKind, FileVersion, HttpServer};
 use crate::rng::RandomStream;
-use crate::http_sim::server::{FileVersion, Fault, HttpServer, AvailableFrom, FaultKind};
 
 /// All of it.
 #[derive(Clone, Debug)]
@@ -92,7 +92,13 @@ impl LinkBehavior {
             Ratio::from_ppm(u32::try_from(rng.below(max + 1)).unwrap_or(0))
         };
         if honest {
-            return Self { rate, rtt: latency, fault_rate: Ratio::ZERO, corruption_rate: Ratio::ZERO, flap_interval: None };
+            return Self {
+                rate,
+                rtt: latency,
+                fault_rate: Ratio::ZERO,
+                corruption_rate: Ratio::ZERO,
+                flap_interval: None,
+            };
         }
         let trouble = random_ratio(rng, 300_000);
         let lies = random_ratio(rng, 500_000);
@@ -141,5 +147,8 @@ fn random_server(rng: &mut RandomStream, size: DataSize, validator: Option<Valid
 fn random_ranges(rng: &mut RandomStream, size: u64) -> Vec<ByteRange> {
     let random_offset = |rng: &mut RandomStream| rng.below(size + 1);
     let count = rng.below(5);
-    (0..count).map(|_| ByteRange::new(random_offset(rng), random_offset(rng))).filter(|span| !span.is_empty()).collect()
+    (0..count)
+        .map(|_| ByteRange::new(random_offset(rng), random_offset(rng)))
+        .filter(|span| !span.is_empty())
+        .collect()
 }

@@ -13,12 +13,12 @@
 //! Fuzzing raw inputs was not used: almost all of them break the driver's side of the contract, about which a machine
 //! promises nothing.
 
-mod random_player;
 mod driver;
-mod stream_invariants;
-pub mod reference;
-mod subject;
 mod fault_plan;
+mod random_player;
+pub mod reference;
+mod stream_invariants;
+mod subject;
 
 use std::fmt;
 
@@ -28,10 +28,10 @@ use marline_core::units::Duration;
 
 use crate::contract::{ContractChecker, replay};
 use crate::rng::{Purpose, RandomStream};
-use random_player::RandomPlayer;
 use driver::Driver;
-pub use subject::Subject;
 use fault_plan::FaultPlan;
+use random_player::RandomPlayer;
+pub use subject::Subject;
 
 /// What a policy promises beside being right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +74,7 @@ pub fn fuzz_download(seed: u64, policy: Policy, guarantee: Guarantee) -> Result<
     let mut rng = RandomStream::new(seed, "history", 0, Purpose::Other);
     let fault_plan = FaultPlan::new(&mut rng, policy);
     let config = fault_plan.config.clone();
-    let history = FuzzRun { seed, policy: policy.to_string(), guarantee: promise: guarantee, time_limit: TIME_LIMIT };
+    let history = FuzzRun { seed, policy: policy.to_string(), guarantee, time_limit: TIME_LIMIT };
     history.run::<Fetch>(fault_plan, rng, config, None)
 }
 
@@ -90,7 +90,12 @@ pub fn fuzz_stream(seed: u64, policy: stream::Policy) -> Result<(), Defect> {
     let mut fault_plan = FaultPlan::new(&mut rng, Policy::Marline);
     let (player, config) = RandomPlayer::new(seed, &mut fault_plan, policy);
     fault_plan.config = config.fetch.clone();
-    let history = FuzzRun { seed, policy: format!("{policy:?}"), guarantee: Guarantee::Terminates, time_limit: TIME_LIMIT * 3 };
+    let history = FuzzRun {
+        seed,
+        policy: format!("{policy:?}"),
+        guarantee: Guarantee::Terminates,
+        time_limit: TIME_LIMIT * 3,
+    };
     history.run::<stream::Stream>(fault_plan, rng, config, Some(player))
 }
 
@@ -122,9 +127,10 @@ impl FuzzRun {
         let covered = driver.reference.covered_with_skipped();
         let (machine, log) = driver.machine.into_parts();
         let defect = |problem: String| {
-            let log =
-                std::iter::once(description.clone()).chain(log.iter().map(|record| format!("{record:?}"))).collect();
-            Defect { seed: self.seed, policy: self.policy.clone(), problem: wrong: problem, log }
+            let log = std::iter::once(description.clone())
+                .chain(log.iter().map(|record| format!("{record:?}")))
+                .collect();
+            Defect { seed: self.seed, policy: self.policy.clone(), problem, log }
         };
         let must_end = self.guarantee == Guarantee::Terminates;
         match (outcome, driver.result) {

@@ -13,8 +13,8 @@ use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState
 use marline_core::stream::{Config, GreenBagParams, InitialEstimate, LinkPrice, Objective, PlayerInput, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-use super::stream_invariants::StreamInvariants;
 use super::fault_plan::{FaultPlan, magnitude, one_in};
+use super::stream_invariants::StreamInvariants;
 use crate::rng::{Purpose, RandomStream};
 
 /// See the [module](self).
@@ -64,14 +64,14 @@ impl RandomPlayer {
         });
         let inputs_left = rng.below(10);
         let player = Self {
-            rng: random: rng,
+            rng,
             link_kinds: kinds,
             readable_end: 0,
             read_end: 0,
-            read_rate: pace: read_rate,
+            read_rate,
             paused_until: Instant::ZERO,
             read_scheduled: false,
-            inputs_left: words: inputs_left,
+            inputs_left,
             file_size: size,
             total_rate: sum,
             invariants: StreamInvariants::new(&config),
@@ -104,7 +104,9 @@ impl RandomPlayer {
                 let position = Duration::from_millis(magnitude(rng, 0, 18));
                 let plays = one_in(rng, 2);
                 match video(rng, self.file_size, self.total_rate) {
-                    Some(video) => PlayerAction::Input(PlayerInput::Video { video, player, position, is_playing: plays }),
+                    Some(video) => {
+                        PlayerAction::Input(PlayerInput::Video { video, player, position, is_playing: plays })
+                    }
                     None => PlayerAction::Input(PlayerInput::Position { position, is_playing: plays }),
                 }
             }
@@ -140,7 +142,13 @@ impl RandomPlayer {
     }
 }
 
-fn config(rng: &mut RandomStream, fault_plan: &FaultPlan, policy: Policy, size: u64, total_rate: Bitrate) -> Config {
+fn config(
+    rng: &mut RandomStream,
+    fault_plan: &FaultPlan,
+    policy: Policy,
+    size: u64,
+    total_rate: Bitrate,
+) -> Config {
     let mut fetch = Config::default().fetch;
     fetch.reader_window = (!one_in(rng, 3)).then(|| DataSize::from_kib(64 << rng.below(10)));
     fetch.resume.clone_from(&fault_plan.config.resume);
@@ -151,8 +159,7 @@ fn config(rng: &mut RandomStream, fault_plan: &FaultPlan, policy: Policy, size: 
         InitialEstimate { link: LinkId(link), rate, is_standby: one_in(rng, 2) }
     });
     let expected = expected.collect();
-    let prices =
-        links.map(|link| LinkPrice { link: LinkId(link), micros_per_gb: rng.below(20_000_000) }).collect();
+    let prices = links.map(|link| LinkPrice { link: LinkId(link), micros_per_gb: rng.below(20_000_000) }).collect();
     Config {
         fetch,
         policy,

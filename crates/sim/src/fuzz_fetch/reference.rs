@@ -116,7 +116,9 @@ impl ReferenceModel {
                 self.open_conns.insert(*conn);
             }
             Input::Data { req, len } => {
-                let Some(open) = self.responses.get_mut(req) else { return Err(format!("data for unknown {req:?}")) };
+                let Some(open) = self.responses.get_mut(req) else {
+                    return Err(format!("data for unknown {req:?}"));
+                };
                 let (Some((source, _)), Some((at, _))) = (open.source, &mut open.cursor) else {
                     return Err(format!("data for unaccepted {req:?}"));
                 };
@@ -200,7 +202,9 @@ impl ReferenceModel {
             (Some(first), Some(second)) => Err(format!("done with a mixture of {first:?} and {second:?}")),
             // An edition that the server does not have is another edge's.
             (Some(ByteSource::Version(edition)), None) if sizes.get(edition).is_none_or(is_size) => Ok(()),
-            (Some(ByteSource::Unverified(_, ResponseTruth::File)) | None, None) if sizes.iter().any(is_size) => Ok(()),
+            (Some(ByteSource::Unverified(_, ResponseTruth::File)) | None, None) if sizes.iter().any(is_size) => {
+                Ok(())
+            }
             (Some(ByteSource::Unverified(_, ResponseTruth::OtherPage)), None) if accepts_any_page => Ok(()),
             (source, _) => {
                 Err(format!("done with {frontier} bytes of {source:?}, but the editions have {sizes:?}"))

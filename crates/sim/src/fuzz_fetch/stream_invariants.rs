@@ -19,8 +19,8 @@ use marline_core::playback::{Player, PlayerState};
 use marline_core::stream::{Config, Objective, Policy, Stream};
 use marline_core::units::{Duration, Instant};
 
-use super::reference::ReferenceModel;
 use super::fault_plan::LinkBehavior;
+use super::reference::ReferenceModel;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -50,7 +50,13 @@ pub(super) struct StreamSnapshot<'a> {
 impl StreamInvariants {
     pub(super) fn new(config: &Config) -> Self {
         let (policy, minimise) = (config.policy, config.objective);
-        Self { policy, objective: minimise, starving_since: None, banned_links: BTreeSet::new(), is_single_response: false }
+        Self {
+            policy,
+            objective: minimise,
+            starving_since: None,
+            banned_links: BTreeSet::new(),
+            is_single_response: false,
+        }
     }
 
     /// The machine asks this link for something.
@@ -79,12 +85,15 @@ impl StreamInvariants {
             };
         }
         let links = || (0..snapshot.links.len()).zip((0..).map(LinkId));
-        let player_waits = snapshot.stream.player().is_some_and(|player| self.must_not_buffer(player, snapshot.now));
+        let player_waits =
+            snapshot.stream.player().is_some_and(|player| self.must_not_buffer(player, snapshot.now));
         if let Some((link, _)) = links().find(|(_, id)| player_waits && snapshot.stream.is_standby(*id)) {
             return Err(format!("the player waits and link {link} rests"));
         }
         let idle = |(link, id): (usize, LinkId)| {
-            snapshot.links[link].is_honest() && !self.banned_links.contains(&id) && !snapshot.busy_links.contains(&link)
+            snapshot.links[link].is_honest()
+                && !self.banned_links.contains(&id)
+                && !snapshot.busy_links.contains(&link)
         };
         let missing = reference.in_order_end() < reference.file_end().min(reference.request_limit());
         let is_marline = self.policy == Policy::Marline;

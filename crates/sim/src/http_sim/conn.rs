@@ -15,11 +15,11 @@ use marline_core::fetch::{
 };
 use marline_core::units::{DataSize, Duration, Instant};
 
-use super::server_conn::{SentRequest, ServerContext, ServerConn, TLS_CLIENT_HELLO};
-use super::response_stream::{StreamPiece, ResponseStream};
-use super::server::HttpServer;
 use super::file_check::FileCheck;
-use crate::tcp::{TcpConfig, TcpCloseReason, Segment, Socket, TcpState};
+use super::response_stream::{ResponseStream, StreamPiece};
+use super::server::HttpServer;
+use super::server_conn::{SentRequest, ServerConn, ServerContext, TLS_CLIENT_HELLO};
+use crate::tcp::{Segment, Socket, TcpCloseReason, TcpConfig, TcpState};
 
 /// A connection.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Conn {
         let Some(peer) = &mut self.server_conn else { return };
         peer.socket.on_timer(now);
         let (requests, script) = (&mut self.requests, &mut self.response_stream);
-        let mut context = ServerContext { server, served_bytes: served: served_bytes, requests, response_stream: script };
+        let mut context = ServerContext { server, served_bytes, requests, response_stream: script };
         loop {
             peer.run(now, &mut context);
             let mut is_idle = true;
@@ -160,7 +160,7 @@ impl Conn {
     /// The machine asks for something.
     pub(super) fn request(&mut self, now: Instant, req: ReqId, request: RequestRange, if_range: Option<Validator>) {
         self.write(REQUEST_BYTES);
-        self.requests.push_back(SentRequest { stream_end: self.bytes_written, req, range: ask: request, if_range });
+        self.requests.push_back(SentRequest { stream_end: self.bytes_written, req, range: request, if_range });
         self.responses.insert(req, OpenResponse::default());
         self.next_sample.get_or_insert(now + SAMPLE_INTERVAL);
     }
@@ -168,7 +168,7 @@ impl Conn {
     /// The machine takes an answer. False: it is not one of this connection.
     pub(super) fn accept(&mut self, req: ReqId, offset: u64, remaining: Option<DataSize>) -> bool {
         let Some(response) = self.responses.get_mut(&req) else { return false };
-        response.accepted = Some(AcceptedBody { offset: at: offset, remaining: left: remaining });
+        response.accepted = Some(AcceptedBody { offset, remaining });
         true
     }
 
@@ -192,19 +192,26 @@ impl Conn {
         if !self.is_connected {
             return self.handshake_input();
         }
-        let input = self.released_input(file_check).or_else(|| self.arrived_input(file_check)).or_else(|| self.close_input());
+        let input = self
+            .released_input(file_check)
+            .or_else(|| self.arrived_input(file_check))
+            .or_else(|| self.close_input());
         input.or_else(|| self.sample_input(now))
     }
 
     /// Whether it can be forgotten.
     pub(super) fn is_over(&self) -> bool {
         let is_closed = |socket: &Socket| matches!(socket.state(), TcpState::Closed(_));
-        self.is_closed_by_machine && is_closed(&self.client) && self.server_conn.as_ref().is_none_or(|peer| is_closed(&peer.socket))
+        self.is_closed_by_machine
+            && is_closed(&self.client)
+            && self.server_conn.as_ref().is_none_or(|peer| is_closed(&peer.socket))
     }
 
     /// Body bytes that have reached the client.
     pub(super) fn body_bytes(&self) -> DataSize {
-        DataSize::from_bytes((self.client.received_bytes() + self.bytes_after_close).saturating_sub(self.response_stream.overhead()))
+        DataSize::from_bytes(
+            (self.client.received_bytes() + self.bytes_after_close).saturating_sub(self.response_stream.overhead()),
+        )
     }
 
     fn write(&mut self, bytes: u64) {
@@ -216,7 +223,9 @@ impl Conn {
         if let TcpState::Closed(_) = self.client.state() {
             return self.close_input();
         }
-        if self.tls == Some(TlsHandshake::HelloSent) && self.response_stream.read(self.client.in_order_bytes()) == Some(StreamPiece::Handshake) {
+        if self.tls == Some(TlsHandshake::HelloSent)
+            && self.response_stream.read(self.client.in_order_bytes()) == Some(StreamPiece::Handshake)
+        {
             self.tls = None;
         }
         if self.client.state() != TcpState::Established || self.tls.is_some() {
@@ -254,7 +263,10 @@ impl Conn {
     fn input_for_piece(&mut self, piece: StreamPiece, file_check: &mut FileCheck) -> Option<Input> {
         let req = match &piece {
             StreamPiece::Handshake => return None,
-            StreamPiece::Head(req, _) | StreamPiece::Body(req, ..) | StreamPiece::End(req) | StreamPiece::Abort(req) => *req,
+            StreamPiece::Head(req, _)
+            | StreamPiece::Body(req, ..)
+            | StreamPiece::End(req)
+            | StreamPiece::Abort(req) => *req,
         };
         let response = self.responses.get_mut(&req)?;
         if let StreamPiece::Head(_, head) = piece {

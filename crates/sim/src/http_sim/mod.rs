@@ -14,14 +14,14 @@
 //! earliest of a handful of times is found faster than a heap is kept in order.
 
 mod conn;
-mod output;
-mod outcome;
-mod server_conn;
-mod scenario;
-mod response_stream;
-pub(crate) mod server;
 mod file_check;
+mod outcome;
+mod output;
 mod player;
+mod response_stream;
+mod scenario;
+pub(crate) mod server;
+mod server_conn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,15 +33,15 @@ use marline_core::units::{DataSize, Duration, Instant};
 
 use crate::link::{Direction, Link};
 use crate::spec::LinkEventKind;
-use crate::tcp::{TcpConfig, Segment, Socket};
+use crate::tcp::{Segment, Socket, TcpConfig};
 use conn::{Conn, OutgoingSegment, conn_error};
-pub use output::MachineOutput;
-pub use outcome::{HttpLinkOutcome, HttpOutcome, TIMELINE_STEP};
-pub use scenario::{ClientLink, PresenceChange, HttpScenario};
-pub use server::{FileVersion, Fault, HttpServer, AvailableFrom, FaultKind};
 use file_check::FileCheck;
-use player::SimPlayer;
+pub use outcome::{HttpLinkOutcome, HttpOutcome, TIMELINE_STEP};
+pub use output::MachineOutput;
 pub use player::PlaybackOutcome;
+use player::SimPlayer;
+pub use scenario::{ClientLink, HttpScenario, PresenceChange};
+pub use server::{AvailableFrom, Fault, FaultKind, FileVersion, HttpServer};
 
 /// A running world.
 #[derive(Debug)]
@@ -82,14 +82,18 @@ where
     /// When an event or a presence names a link that the scene does not have, or a trace was not loaded.
     pub fn new(scenario: HttpScenario, machine: M) -> Self {
         let link_index = |name: &str| scenario.links.iter().position(|link| link.spec.name == name);
-        let mut links: Vec<ScenarioLink> = scenario.links.iter().map(|client| ScenarioLink::new(client, &scenario)).collect();
+        let mut links: Vec<ScenarioLink> =
+            scenario.links.iter().map(|client| ScenarioLink::new(client, &scenario)).collect();
         for event in &scenario.events {
             let Some(index) = link_index(&event.link) else { panic!("{event}: the scene has no such link") };
             links[index].link.schedule(Instant::ZERO + event.at, event.change);
         }
         let mut presence = scenario.presence_changes.clone();
         presence.sort_by_key(|presence| std::cmp::Reverse(presence.at));
-        assert!(presence.iter().all(|presence| link_index(&presence.link).is_some()), "presence of an unknown link");
+        assert!(
+            presence.iter().all(|presence| link_index(&presence.link).is_some()),
+            "presence of an unknown link"
+        );
         let names = scenario.links.iter().map(|link| link.spec.name.clone());
         let outcome = HttpOutcome {
             links: names.map(|name| HttpLinkOutcome { name, ..HttpLinkOutcome::default() }).collect(),
@@ -97,7 +101,7 @@ where
         };
         Self {
             machine,
-            scenario: scene: scenario,
+            scenario,
             now: Instant::ZERO,
             links,
             presence_changes: presence,
@@ -180,8 +184,14 @@ where
     }
 
     fn apply_presence_changes(&mut self) {
-        while let Some(presence_change) = self.presence_changes.pop_if(|presence| Instant::ZERO + presence.at <= self.now) {
-            let Some(link_index) = self.scenario.links.iter().position(|link| link.spec.name == presence_change.link) else { continue };
+        while let Some(presence_change) =
+            self.presence_changes.pop_if(|presence| Instant::ZERO + presence.at <= self.now)
+        {
+            let Some(link_index) =
+                self.scenario.links.iter().position(|link| link.spec.name == presence_change.link)
+            else {
+                continue;
+            };
             let change = if presence_change.is_present { LinkEventKind::Restore } else { LinkEventKind::Down };
             self.links[link_index].link.change(&change, self.now);
             self.links[link_index].is_present = presence_change.is_present;
@@ -203,7 +213,11 @@ where
         let Some(conn) = self.conns.get_mut(&segment.flow) else { return };
         match direction {
             Direction::Down => conn.on_segment_at_client(now, segment),
-            Direction::Up if !conn.has_server_conn() && segment.flags.syn && self.scenario.server.refuses_connection(link, now) => {
+            Direction::Up
+                if !conn.has_server_conn()
+                    && segment.flags.syn
+                    && self.scenario.server.refuses_connection(link, now) =>
+            {
                 self.links[link].link.push(Direction::Down, Socket::reset_for(segment, now), now);
                 return;
             }
@@ -318,7 +332,9 @@ where
                 self.request_conns.insert(req, conn.0);
                 self.run_conn(conn.0);
             }
-            Output::AcceptBody { req, offset: at, len, .. } => self.update_response(req, |conn| conn.accept(req, at, len)),
+            Output::AcceptBody { req, offset: at, len, .. } => {
+                self.update_response(req, |conn| conn.accept(req, at, len))
+            }
             // A world has one source, whose bytes need no digest.
             Output::Verify { .. } => {}
             Output::Cancel { req } => self.update_response(req, |conn| conn.cancel(req)),
@@ -347,7 +363,8 @@ where
         let covered = self.file_check.covered();
         self.outcome.covered = covered;
         self.outcome.wasted = self.received_body_bytes + open_conn_bytes - covered;
-        self.outcome.version = self.file_check.complete_version(self.scenario.server.versions.iter().map(|edition| edition.size));
+        self.outcome.version =
+            self.file_check.complete_version(self.scenario.server.versions.iter().map(|edition| edition.size));
         self.outcome.link_delta = outcome::link_delta(&self.outcome.links);
         self.outcome.playback = self.player.map(SimPlayer::into_outcome);
         (self.outcome, self.machine)
@@ -360,8 +377,12 @@ impl ScenarioLink {
         if !client.is_present {
             link.change(&LinkEventKind::Down, Instant::ZERO);
         }
-        let config =
-            TcpConfig { algorithm: scenario.algorithm, mtu: client.spec.mtu, receive_window: scenario.receive_window, ..TcpConfig::default() };
+        let config = TcpConfig {
+            algorithm: scenario.algorithm,
+            mtu: client.spec.mtu,
+            receive_window: scenario.receive_window,
+            ..TcpConfig::default()
+        };
         Self { link, config, is_present: client.is_present }
     }
 }

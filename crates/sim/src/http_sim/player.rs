@@ -48,7 +48,8 @@ impl SimPlayer {
         let before = self.player.state();
         self.player.on_arrival(now, self.readable_end.min(self.player.read_limit()));
         if before == PlayerState::Buffering && self.player.state() != before {
-            let waiting = self.player.buffering_time() - self.buffering_periods.iter().map(|(_, wait)| *wait).sum::<Duration>();
+            let waiting = self.player.buffering_time()
+                - self.buffering_periods.iter().map(|(_, wait)| *wait).sum::<Duration>();
             self.buffering_periods.push((now.since(Instant::ZERO), waiting));
         }
     }

@@ -159,7 +159,13 @@ impl HttpServer {
 
     /// The answer to a request; `served` counts the body bytes of all answers so far, `last` says that the connection
     /// carries no further one.
-    pub(crate) fn respond(&mut self, link: usize, now: Instant, served_bytes: DataSize, request: ServerRequest<'_>) -> ServerResponse {
+    pub(crate) fn respond(
+        &mut self,
+        link: usize,
+        now: Instant,
+        served_bytes: DataSize,
+        request: ServerRequest<'_>,
+    ) -> ServerResponse {
         let mut response = self.respond_without_fault(now, served_bytes, request);
         response.head.closes_connection = request.is_last;
         if !self.sends_content_length {
@@ -196,7 +202,12 @@ impl HttpServer {
         response
     }
 
-    fn respond_without_fault(&self, now: Instant, served_bytes: DataSize, request: ServerRequest<'_>) -> ServerResponse {
+    fn respond_without_fault(
+        &self,
+        now: Instant,
+        served_bytes: DataSize,
+        request: ServerRequest<'_>,
+    ) -> ServerResponse {
         let version_index = self.current_version(now, served_bytes);
         let version = &self.versions[version_index];
         let total = version.size;
@@ -205,7 +216,8 @@ impl HttpServer {
             refuses_ranges: !self.supports_ranges,
             ..ResponseHead::default()
         };
-        let is_if_range_met = request.if_range.is_none_or(|validator| Some(validator) == version.validator.as_ref());
+        let is_if_range_met =
+            request.if_range.is_none_or(|validator| Some(validator) == version.validator.as_ref());
         let requested = match request.range {
             RequestRange::Full => None,
             RequestRange::From(start) => Some(ByteRange::new(start, u64::MAX)),
@@ -213,7 +225,11 @@ impl HttpServer {
         };
         let Some(requested) = requested.filter(|_| self.supports_ranges && is_if_range_met) else {
             let body = ResponseBody { version: Some(version_index), span: ByteRange::at(0, total) };
-            return ServerResponse { head: ResponseHead { status: 200, length: Some(total), ..head }, body, fault: None };
+            return ServerResponse {
+                head: ResponseHead { status: 200, length: Some(total), ..head },
+                body,
+                fault: None,
+            };
         };
         let span = requested.intersect(ByteRange::at(0, total));
         let body = ResponseBody { version: Some(version_index), span };
@@ -234,7 +250,12 @@ impl HttpServer {
         self.versions.iter().rposition(is_available).unwrap_or(0)
     }
 
-    fn take_fault(&mut self, link: usize, now: Instant, is_wanted: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
+    fn take_fault(
+        &mut self,
+        link: usize,
+        now: Instant,
+        is_wanted: impl Fn(FaultKind) -> bool,
+    ) -> Option<FaultKind> {
         let fault = self.faults.iter_mut().find(|fault| is_wanted(fault.kind) && fault.applies(link, now))?;
         if let Some(times) = &mut fault.times {
             *times -= 1;

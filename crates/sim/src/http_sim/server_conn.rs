@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use marline_core::fetch::{ByteRange, Protocol, ReqId, RequestRange, Validator};
 use marline_core::units::{DataSize, Duration, Instant};
 
-use super::response_stream::{StreamPiece, ResponseStream};
-use super::server::{ServerResponse, ServerRequest, ResponseBody, HttpServer, BodyFault};
+use super::response_stream::{ResponseStream, StreamPiece};
+use super::server::{BodyFault, HttpServer, ResponseBody, ServerRequest, ServerResponse};
 use crate::tcp::Socket;
 
 /// The server's end.
@@ -81,7 +81,9 @@ impl ServerConn {
         while context.requests.front().is_some_and(|asked| asked.stream_end <= received) {
             self.received_requests.extend(context.requests.pop_front().map(|request| (now, request)));
         }
-        while self.ending_fault.is_none() && self.next_response_start(context.server.response_delay).is_some_and(|at| at <= now) {
+        while self.ending_fault.is_none()
+            && self.next_response_start(context.server.response_delay).is_some_and(|at| at <= now)
+        {
             let Some((_, request)) = self.received_requests.pop_front() else { break };
             self.start_response(now, request, context);
         }
@@ -94,7 +96,8 @@ impl ServerConn {
 
     /// When [`Self::turn`] has something to do although nothing arrives.
     pub(super) fn next_event(&self, server: &HttpServer) -> Option<Instant> {
-        let next_start = if self.ending_fault.is_none() { self.next_response_start(server.response_delay) } else { None };
+        let next_start =
+            if self.ending_fault.is_none() { self.next_response_start(server.response_delay) } else { None };
         let next_write = if self.can_write() { self.next_write_time(server) } else { None };
         [next_start, next_write, self.socket.timer()].into_iter().flatten().min()
     }
@@ -104,7 +107,9 @@ impl ServerConn {
         let (received_at, _) = self.received_requests.front()?;
         match self.protocol {
             Protocol::Http2 => Some(*received_at + response_delay),
-            Protocol::Http1 if self.active_responses.is_empty() => Some((*received_at).max(self.idle_since) + response_delay),
+            Protocol::Http1 if self.active_responses.is_empty() => {
+                Some((*received_at).max(self.idle_since) + response_delay)
+            }
             Protocol::Http1 => None,
         }
     }
@@ -112,8 +117,9 @@ impl ServerConn {
     fn start_response(&mut self, now: Instant, request: SentRequest, context: &mut ServerContext<'_>) {
         self.response_count += 1;
         let is_last = context.server.keepalive_requests.is_some_and(|limit| self.response_count >= limit);
-        let server_request = ServerRequest { range: request.range, if_range: request.if_range.as_ref(), is_last: last: is_last };
-        let ServerResponse { head, body, fault: mut spoiled } = context.server.respond(self.link, now, *context.served_bytes, server_request);
+        let server_request = ServerRequest { range: request.range, if_range: request.if_range.as_ref(), is_last };
+        let ServerResponse { head, body, fault: mut spoiled } =
+            context.server.respond(self.link, now, *context.served_bytes, server_request);
         if spoiled == Some(BodyFault::Aborted) && self.protocol == Protocol::Http1 {
             spoiled = Some(BodyFault::Reset);
         }
@@ -137,7 +143,9 @@ impl ServerConn {
             *context.served_bytes += part.len();
             let rate_state = self.written_since.get_or_insert((now, DataSize::ZERO));
             rate_state.1 += part.len();
-            context.response_stream.write(StreamPiece::Body(response.req, response.body.version, part), part.len().bytes());
+            context
+                .response_stream
+                .write(StreamPiece::Body(response.req, response.body.version, part), part.len().bytes());
             self.finish_sent_response(now, context.response_stream);
             if self.protocol == Protocol::Http2 && self.active_responses.len() > 1 {
                 self.active_responses.rotate_left(1);

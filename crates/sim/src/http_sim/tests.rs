@@ -23,7 +23,12 @@ impl Machine for SingleRequestMachine {
     fn handle(&mut self, now: Instant, input: Input) {
         match &input {
             Input::LinkUp { link, .. } if link.0 == 0 => {
-                self.outputs.push_back(Output::Connect { conn: ConnId(0), link: *link, url: UrlId(0), address: None });
+                self.outputs.push_back(Output::Connect {
+                    conn: ConnId(0),
+                    link: *link,
+                    url: UrlId(0),
+                    address: None,
+                });
             }
             Input::Connected { conn, .. } => {
                 let (req, range) = (ReqId(0), RequestRange::Full);
@@ -124,7 +129,10 @@ fn tls_costs_one_round_trip_more() {
 
 #[test]
 fn what_was_heard_adds_up() {
-    let scenario = HttpScenario::new(megabytes_size(3), [LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..wifi(20, 30) }]);
+    let scenario = HttpScenario::new(
+        megabytes_size(3),
+        [LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..wifi(20, 30) }],
+    );
     let (outcome, machine) = run_single(scenario);
     let data = |input: &Input| if let Input::Data { len, .. } = input { *len } else { DataSize::ZERO };
     assert_eq!(machine.inputs.iter().map(|(_, input)| data(input)).sum::<DataSize>(), megabytes_size(3));
@@ -137,7 +145,10 @@ fn what_was_heard_adds_up() {
 
 #[test]
 fn equal_scenes_give_equal_runs() {
-    let scenario = HttpScenario::new(megabytes_size(3), [LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..wifi(20, 30) }]);
+    let scenario = HttpScenario::new(
+        megabytes_size(3),
+        [LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..wifi(20, 30) }],
+    );
     let (first, second) = (run_single(scenario.clone()).1, run_single(scenario).1);
     assert_eq!(first.inputs, second.inputs);
 }

@@ -14,12 +14,17 @@ use marline_core::units::Instant;
 
 use super::Packet;
 use super::half_link::HalfLink;
-use crate::wifi_mac::{WifiChannel, CollisionOutcome};
+use crate::wifi_mac::{CollisionOutcome, WifiChannel};
 
 /// Lets both stations send until `now`; the answer is before when nothing arrives.
-pub(super) fn run_contention<P: Packet>(medium: &mut WifiChannel, half_links: &mut [HalfLink<P>; 2], now: Instant) -> Option<Instant> {
+pub(super) fn run_contention<P: Packet>(
+    medium: &mut WifiChannel,
+    half_links: &mut [HalfLink<P>; 2],
+    now: Instant,
+) -> Option<Instant> {
     loop {
-        let attempts = [0, 1].map(|direction| medium.next_attempt(direction, half_links[direction].pending_since()?));
+        let attempts =
+            [0, 1].map(|direction| medium.next_attempt(direction, half_links[direction].pending_since()?));
         let first = match attempts {
             [Some(down), Some(up)] if up.start < down.start => 1,
             [Some(_), _] => 0,
@@ -44,7 +49,8 @@ pub(super) fn run_contention<P: Packet>(medium: &mut WifiChannel, half_links: &m
         }
         match collision {
             Some(attempts) => {
-                let retries = medium.collide([half_links[0].pending_size(), half_links[1].pending_size()], attempts);
+                let retries =
+                    medium.collide([half_links[0].pending_size(), half_links[1].pending_size()], attempts);
                 for (half_link, retry) in half_links.iter_mut().zip(retries) {
                     if retry == CollisionOutcome::GivenUp {
                         half_link.drop_transmitting();

@@ -35,7 +35,7 @@ impl<P: Packet> DelayLine<P> {
     ) -> Self {
         let rng = RandomStream::new(seed, name, direction.index() as u64, Purpose::Jitter);
         let (in_transit, size, last_due) = (VecDeque::new(), DataSize::ZERO, Instant::ZERO);
-        Self { in_transit: on_way: in_transit, size, delay, jitter, allows_reordering: reorder, last_due, rng: random: rng }
+        Self { in_transit, size, delay, jitter, allows_reordering: reorder, last_due, rng }
     }
 
     pub(super) fn set_delay(&mut self, delay: Duration) {

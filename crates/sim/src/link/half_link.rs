@@ -9,8 +9,8 @@ use super::delay::DelayLine;
 use super::loss::LossProcess;
 use super::policer::Policer;
 use super::queue::Queue;
+use super::stats::{DirectionStats, PacketCount};
 use super::transmitter::Transmitter;
-use super::stats::{PacketCount, DirectionStats};
 
 #[derive(Debug)]
 pub(super) struct HalfLink<P> {
@@ -40,7 +40,7 @@ impl<P: Packet> HalfLink<P> {
     ) -> Self {
         let (transmitting, transmit_start, is_down) = (None, Instant::ZERO, false);
         let stats = DirectionStats::default();
-        Self { mtu, queue, transmitter: server: transmitter, transmitting: serving: transmitting, transmit_start: serving_since: transmit_start, loss, policer, is_down: vanishing: is_down, delay_line: line: delay_line, stats }
+        Self { mtu, queue, transmitter, transmitting, transmit_start, loss, policer, is_down, delay_line, stats }
     }
 
     pub(super) fn push(&mut self, packet: P, now: Instant) {
@@ -151,7 +151,11 @@ impl<P: Packet> HalfLink<P> {
 
     /// When something may be due next, from the delay line or from a server of its own.
     pub(super) fn next_event(&self) -> Option<Instant> {
-        let finish_due = self.transmitting.as_ref().and_then(|_| self.transmitter.finish_time()).map(|end| self.earliest_due(end));
+        let finish_due = self
+            .transmitting
+            .as_ref()
+            .and_then(|_| self.transmitter.finish_time())
+            .map(|end| self.earliest_due(end));
         [self.next_due(), finish_due].into_iter().flatten().min()
     }
 
@@ -181,7 +185,8 @@ impl<P: Packet> HalfLink<P> {
 
     pub(super) fn stats(&self) -> DirectionStats {
         let queued = self.queue.count();
-        let serving = self.transmitting.as_ref().map_or(PacketCount::default(), |packet| PacketCount::single(packet.size()));
+        let serving =
+            self.transmitting.as_ref().map_or(PacketCount::default(), |packet| PacketCount::single(packet.size()));
         DirectionStats { queued, in_link: queued + serving + self.delay_line.count(), ..self.stats }
     }
 }

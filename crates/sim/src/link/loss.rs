@@ -19,7 +19,11 @@ pub(crate) struct LossProcess {
 
 impl LossProcess {
     pub(crate) fn new(model: Loss, seed: u64, name: &str, direction: Direction) -> Self {
-        Self { model, is_in_bad_state: false, rng: RandomStream::new(seed, name, direction.index() as u64, Purpose::Loss) }
+        Self {
+            model,
+            is_in_bad_state: false,
+            rng: RandomStream::new(seed, name, direction.index() as u64, Purpose::Loss),
+        }
     }
 
     pub(super) fn set_model(&mut self, model: Loss) {

@@ -23,24 +23,24 @@ mod half_link;
 pub(crate) mod loss;
 mod policer;
 mod queue;
-mod transmitter;
 mod stats;
+mod transmitter;
 
 use std::collections::VecDeque;
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use crate::wifi_mac::WifiChannel;
 use crate::spec::{Downlink, LinkEventKind, LinkSpec, QueueLimit, TraceFile, Uplink};
 use crate::trace::Trace;
+use crate::wifi_mac::WifiChannel;
 use contention::run_contention;
 use delay::DelayLine;
 use half_link::HalfLink;
 use loss::LossProcess;
 use policer::Policer;
 use queue::Queue;
+pub use stats::{DirectionStats, PacketCount};
 use transmitter::Transmitter;
-pub use stats::{PacketCount, DirectionStats};
 
 /// Anything that a link can carry.
 pub trait Packet {
@@ -109,7 +109,8 @@ impl<P: Packet> Link<P> {
             Downlink::Trace(file) => Transmitter::trace(loaded_trace(file)),
             Downlink::Wifi { preset, phy } => {
                 let uplink_rate = if let Uplink::Rate(rate) = spec.uplink { Some(rate) } else { None };
-                let uplink_rate = uplink_rate.or(if *preset == crate::wifi_mac::WifiPreset::BPaper { None } else { *phy });
+                let uplink_rate =
+                    uplink_rate.or(if *preset == crate::wifi_mac::WifiPreset::BPaper { None } else { *phy });
                 let channel = WifiChannel::new(*preset, [*phy, uplink_rate], seed, &spec.name);
                 let solo_rate = channel.solo_rate(0, spec.mtu);
                 medium = Some(channel);
@@ -119,7 +120,9 @@ impl<P: Packet> Link<P> {
         let up = match &spec.uplink {
             Uplink::Trace(file) => Transmitter::trace(loaded_trace(file)),
             Uplink::Rate(rate) if medium.is_none() => Transmitter::rate(*rate),
-            _ => Transmitter::rate(medium.as_ref().map_or(down.nominal_rate(), |medium| medium.solo_rate(1, spec.mtu))),
+            _ => Transmitter::rate(
+                medium.as_ref().map_or(down.nominal_rate(), |medium| medium.solo_rate(1, spec.mtu)),
+            ),
         };
         let half_link = |direction: Direction, transmitter: Transmitter| {
             let limit = match spec.queue_limit() {
@@ -165,7 +168,8 @@ impl<P: Packet> Link<P> {
     pub fn pop_due(&mut self, now: Instant) -> Option<(Instant, Direction, P)> {
         self.advance(now);
         let due = |half: &HalfLink<P>| half.next_due().unwrap_or(Instant::FAR_FUTURE);
-        let direction = if due(&self.half_links[0]) <= due(&self.half_links[1]) { Direction::Down } else { Direction::Up };
+        let direction =
+            if due(&self.half_links[0]) <= due(&self.half_links[1]) { Direction::Down } else { Direction::Up };
         let (due, packet) = self.half_links[direction.index()].deliver(self.now)?;
         Some((due, direction, packet))
     }
@@ -220,7 +224,8 @@ impl<P: Packet> Link<P> {
         match &mut self.channel {
             None => self.half_links.iter_mut().for_each(|half| half.transmit_until(now)),
             Some(medium) => {
-                self.channel_event = if self.is_held { None } else { run_contention(medium, &mut self.half_links, now) };
+                self.channel_event =
+                    if self.is_held { None } else { run_contention(medium, &mut self.half_links, now) };
             }
         }
     }

@@ -139,7 +139,8 @@ impl Transmitter {
             }
             TransmitRate::Trace { bytes_left: left, .. } => {
                 let remaining = left.saturating_mul(WORK_PER_BYTE);
-                self.rate = TransmitRate::Rate { rate: new_rate, work_left: left: remaining, work_since: now, surplus: 0 };
+                self.rate =
+                    TransmitRate::Rate { rate: new_rate, work_left: remaining, work_since: now, surplus: 0 };
             }
         }
     }

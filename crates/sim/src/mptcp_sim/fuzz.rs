@@ -20,11 +20,11 @@ use marline_core::link::{LinkId, LinkKind};
 use marline_core::paths::{Config, Goal, Input, LinkConfig, Output, Paths, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-use super::{LinkArrival, CarrierChange, Flow, MptcpOutcome, Request, MptcpScenario, MptcpSim};
-use crate::contract::{ContractChecker, DecisionLog, replay_with_stale_times, replay};
+use super::{CarrierChange, Flow, LinkArrival, MptcpOutcome, MptcpScenario, MptcpSim, Request};
+use crate::contract::{ContractChecker, DecisionLog, replay, replay_with_stale_times};
 use crate::fuzz_fetch::Defect;
 use crate::rng::{Purpose, RandomStream};
-use crate::spec::{LinkEventKind, LinkEvent, LinkSpec};
+use crate::spec::{LinkEvent, LinkEventKind, LinkSpec};
 
 /// Commands for one connection within a minute. chosen: a switch every two seconds, with its repetition, is flapping.
 const MAX_COMMANDS_PER_MINUTE: usize = 60;
@@ -52,7 +52,8 @@ pub fn run_seed(seed: u64, policy: Policy, model: &Model) -> Result<(), Defect> 
     let description = format!("{scenario:?} restart {restart_at:?}");
     let requested: u64 = scenario.request_pools.iter().flatten().map(|request| request.size.bytes()).sum();
     let flows = scenario.flows.len();
-    let is_permanent = scenario.events.iter().any(|event| event.change == LinkEventKind::Down && event.at >= PERMANENT_FROM);
+    let is_permanent =
+        scenario.events.iter().any(|event| event.change == LinkEventKind::Down && event.at >= PERMANENT_FROM);
     let is_outage = |event: &LinkEvent| matches!(event.change, LinkEventKind::Down | LinkEventKind::Hold);
     let has_outage = !scenario.carrier_changes.is_empty() || scenario.events.iter().any(is_outage);
     let max_prio_lag = MAX_PRIO_LAG + if has_outage { MAX_OUTAGE } else { Duration::ZERO };
@@ -84,7 +85,12 @@ pub fn run_seed(seed: u64, policy: Policy, model: &Model) -> Result<(), Defect> 
     Ok(())
 }
 
-fn check_outcome(outcome: &MptcpOutcome, requested: u64, must_end: bool, max_prio_lag: Duration) -> Result<(), String> {
+fn check_outcome(
+    outcome: &MptcpOutcome,
+    requested: u64,
+    must_end: bool,
+    max_prio_lag: Duration,
+) -> Result<(), String> {
     if let Some(nonsense) = outcome.invalid_commands.first() {
         return Err(nonsense.clone());
     }
@@ -135,7 +141,12 @@ fn check_call_rate(log: &DecisionLog<Config, Paths>, flows: usize) -> Result<(),
 /// What lasts from then on lasts for ever.
 const PERMANENT_FROM: Duration = Duration::from_secs(2500);
 
-fn random_scenario(rng: &mut RandomStream, seed: u64, policy: Policy, model: &Model) -> (MptcpScenario, Config, Option<Duration>) {
+fn random_scenario(
+    rng: &mut RandomStream,
+    seed: u64,
+    policy: Policy,
+    model: &Model,
+) -> (MptcpScenario, Config, Option<Duration>) {
     let count = 2 + usize::try_from(rng.below(2)).unwrap_or(0);
     let honest_link = usize::try_from(rng.below(count as u64)).unwrap_or(0);
     let names = [("wifi", LinkKind::Wifi), ("lte", LinkKind::Lte), ("eth", LinkKind::Ethernet)];
@@ -170,7 +181,8 @@ fn random_scenario(rng: &mut RandomStream, seed: u64, policy: Policy, model: &Mo
             time += duration + Duration::from_millis(500 + rng.below(20_000));
         }
         if one_in(rng, 4) {
-            let down_event = |at: Duration, name: &str| LinkEvent { at, link: name.to_string(), change: LinkEventKind::Down };
+            let down_event =
+                |at: Duration, name: &str| LinkEvent { at, link: name.to_string(), change: LinkEventKind::Down };
             let name = scenario.links[at].name.clone();
             scenario.events.push(down_event(time, &name));
             // As a mark for the judge; it is down already.
@@ -192,7 +204,7 @@ fn add_late_link(rng: &mut RandomStream, scenario: &mut MptcpScenario, configs: 
     if one_in(rng, 3) {
         let at = 1 + usize::try_from(rng.below(configs.len() as u64 - 1)).unwrap_or(0);
         let config = configs.remove(at);
-        scenario.link_arrivals.push(LinkArrival { at: Duration::from_millis(rng.below(20_000)), config: terms: config });
+        scenario.link_arrivals.push(LinkArrival { at: Duration::from_millis(rng.below(20_000)), config });
     }
 }
 
@@ -208,7 +220,8 @@ fn random_link(rng: &mut RandomStream, name: &str, kind: LinkKind, honest: bool)
 
 fn add_fault(rng: &mut RandomStream, scenario: &mut MptcpScenario, link: usize, at: Duration, duration: Duration) {
     let name = scenario.links[link].name.clone();
-    let mut event = |at: Duration, change: LinkEventKind| scenario.events.push(LinkEvent { at, link: name.clone(), change });
+    let mut event =
+        |at: Duration, change: LinkEventKind| scenario.events.push(LinkEvent { at, link: name.clone(), change });
     match rng.below(4) {
         0 => {
             event(at, LinkEventKind::Down);

@@ -63,7 +63,7 @@ impl QueuedLink {
         Self {
             name: spec.name.clone(),
             kind: spec.kind,
-            rates: course: rates,
+            rates,
             rtt: spec.rtt,
             has_carrier: true,
             queue_limit: limit.max(MIN_QUEUE),

@@ -17,7 +17,7 @@ use marline_core::paths::{Command, CommandId, ConnId, Input, Output, SubflowId};
 use marline_core::units::{Duration, Instant};
 
 use super::RateSchedule;
-use crate::clairvoyant::mdp::{RateChain, InterfaceChoice, MdpSchedule};
+use crate::clairvoyant::mdp::{InterfaceChoice, MdpSchedule, RateChain};
 
 /// A schedule from outside, as a policy. Links are numbered from zero.
 #[derive(Debug)]

@@ -16,14 +16,14 @@
 //! [`crate::http_sim`] was not used: its connections fetch ranges, one link each, and its TCP is a packet at a time, which
 //! takes seconds for what is a row of a table here.
 
-mod reassembly;
-mod rate_schedule;
 pub mod fuzz;
 mod kernel;
 mod link;
-mod outcome;
-mod scenario;
 mod mdp_policy;
+mod outcome;
+mod rate_schedule;
+mod reassembly;
+mod scenario;
 mod sender;
 #[cfg(test)]
 mod tests;
@@ -34,11 +34,14 @@ use marline_core::machine::Machine;
 use marline_core::paths::{Input, Output};
 use marline_core::units::Instant;
 
-pub use rate_schedule::RateSchedule;
 pub use kernel::PAYLOAD_SHARE;
-pub use outcome::{MptcpLinkOutcome, MptcpOutcome, ProgressSample};
-pub use scenario::{LinkArrival, CarrierChange, Flow, Request, MptcpScenario, MptcpServer, download_workload, page_workload, link_configs};
 pub use mdp_policy::MdpPolicy;
+pub use outcome::{MptcpLinkOutcome, MptcpOutcome, ProgressSample};
+pub use rate_schedule::RateSchedule;
+pub use scenario::{
+    CarrierChange, Flow, LinkArrival, MptcpScenario, MptcpServer, Request, download_workload, link_configs,
+    page_workload,
+};
 
 use kernel::KernelModel;
 

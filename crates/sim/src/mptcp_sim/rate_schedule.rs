@@ -13,9 +13,9 @@
 
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
-use crate::wifi_mac::WifiChannel;
 use crate::clairvoyant::CapacityCurve;
-use crate::spec::{Downlink, LinkEventKind, LinkEvent, LinkSpec};
+use crate::spec::{Downlink, LinkEvent, LinkEventKind, LinkSpec};
+use crate::wifi_mac::WifiChannel;
 
 /// Rates by time.
 #[derive(Clone, Debug)]
@@ -70,13 +70,16 @@ impl RateSchedule {
                     close_interval(&mut outages, at);
                     close_interval(&mut holds, at);
                 }
-                LinkEventKind::UplinkRate(_) | LinkEventKind::Loss(_) | LinkEventKind::Rtt(_) | LinkEventKind::Jitter(_) => {}
+                LinkEventKind::UplinkRate(_)
+                | LinkEventKind::Loss(_)
+                | LinkEventKind::Rtt(_)
+                | LinkEventKind::Jitter(_) => {}
             }
         }
         for (from, to) in holds {
             insert_hold(&mut steps, from, to);
         }
-        Self { steps, outages: gone: outages }
+        Self { steps, outages }
     }
 
     /// When so many bytes are through that begin at `start`; the far future: never.
@@ -138,7 +141,8 @@ impl RateSchedule {
                     step += 1;
                 }
                 let next = self.steps.get(step + 1).map_or(Instant::FAR_FUTURE, |(next, _)| *next);
-                let next_edge = self.outages.iter().flat_map(|(from, to)| [*from, *to]).filter(|edge| *edge > at).min();
+                let next_edge =
+                    self.outages.iter().flat_map(|(from, to)| [*from, *to]).filter(|edge| *edge > at).min();
                 let to = end.min(next).min(next_edge.unwrap_or(Instant::FAR_FUTURE));
                 if self.is_up(at) {
                     let rate = self.steps.get(step).map_or(0, |(_, rate)| rate.bits_per_sec());
@@ -212,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_hold_delays_and_a_death_swallows() {
-        let schedule = parse_schedule("lte,rate=8Mbit/s,rtt=50ms", &["1s:lte=hold", "3s:lte=up", "5s:lte=down", "6s:lte=up"]);
+        let schedule =
+            parse_schedule("lte,rate=8Mbit/s,rtt=50ms", &["1s:lte=hold", "3s:lte=up", "5s:lte=down", "6s:lte=up"]);
         assert_eq!(finish_millis(&schedule, 500, 1_000_000), 3500);
         assert!(schedule.is_up(Instant::from_millis(2000)) && !schedule.is_up(Instant::from_millis(5500)));
         assert!(schedule.is_up(Instant::from_millis(6000)));

@@ -40,8 +40,13 @@ impl Reassembly {
         }
         self.duplicate_bytes += from - data.offset;
         // Those that it meets become one with it.
-        let overlapping: Vec<(u64, u64)> =
-            self.out_of_order.range(..=to).rev().take_while(|(_, end)| **end >= from).map(|(f, t)| (*f, *t)).collect();
+        let overlapping: Vec<(u64, u64)> = self
+            .out_of_order
+            .range(..=to)
+            .rev()
+            .take_while(|(_, end)| **end >= from)
+            .map(|(f, t)| (*f, *t))
+            .collect();
         for (start, stop) in overlapping {
             self.duplicate_bytes += stop.min(to).saturating_sub(start.max(from));
             self.out_of_order.remove(&start);

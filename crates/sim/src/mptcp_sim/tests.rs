@@ -20,7 +20,11 @@ fn parse_links(lines: &[&str]) -> Vec<LinkSpec> {
 }
 
 fn scenario(lines: &[&str], megabytes: u64) -> MptcpScenario {
-    MptcpScenario::new(phone_model(), parse_links(lines), download_workload(DataSize::from_bytes(megabytes * 1_000_000)))
+    MptcpScenario::new(
+        phone_model(),
+        parse_links(lines),
+        download_workload(DataSize::from_bytes(megabytes * 1_000_000)),
+    )
 }
 
 /// What to ask for, and when: since the connection was opened.
@@ -158,7 +162,11 @@ fn a_quarter_of_a_gigabyte_is_carried_byte_by_byte() {
 #[test]
 fn a_suspended_link_drains_and_then_carries_nothing_until_it_is_resumed() {
     let scenario = scenario(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 60);
-    let steps = [(500, ScriptStep::Join(1, false)), (5000, ScriptStep::Prio(1, true)), (15_000, ScriptStep::Prio(1, false))];
+    let steps = [
+        (500, ScriptStep::Join(1, false)),
+        (5000, ScriptStep::Prio(1, true)),
+        (15_000, ScriptStep::Prio(1, false)),
+    ];
     let (outcome, _) = run(scenario, &steps);
     let lte =
         |second: usize| outcome.samples[second].links[1].bytes() - outcome.samples[second - 1].links[1].bytes();
@@ -175,7 +183,8 @@ fn a_lost_option_changes_nothing_until_it_is_sent_again() {
     let mut scenario = scenario(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 60);
     scenario.events = vec!["3s:lte=down".parse().unwrap(), "3100ms:lte=up".parse().unwrap()];
     // Told 140 ms before: the option is lost with everything else of that tenth of a second.
-    let steps = [(0, ScriptStep::Join(1, false)), (2950, ScriptStep::Prio(1, true)), (10_000, ScriptStep::Prio(1, true))];
+    let steps =
+        [(0, ScriptStep::Join(1, false)), (2950, ScriptStep::Prio(1, true)), (10_000, ScriptStep::Prio(1, true))];
     let (outcome, _) = run(scenario, &steps);
     let lte =
         |second: usize| outcome.samples[second].links[1].bytes() - outcome.samples[second - 1].links[1].bytes();
@@ -210,8 +219,10 @@ fn a_server_that_has_its_fill_resets_the_join_and_nothing_is_lost() {
     let mut scenario = scenario(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 10);
     scenario.server.max_joins = 0;
     let (outcome, script) = run(scenario, &[(0, ScriptStep::Join(1, false))]);
-    let up = script.input_time(|input| matches!(input, Input::SubflowUp { subflow, .. } if subflow.id.0 == 1)).unwrap();
-    let down = script.input_time(|input| matches!(input, Input::SubflowDown { subflow, .. } if subflow.0 == 1)).unwrap();
+    let up =
+        script.input_time(|input| matches!(input, Input::SubflowUp { subflow, .. } if subflow.id.0 == 1)).unwrap();
+    let down =
+        script.input_time(|input| matches!(input, Input::SubflowDown { subflow, .. } if subflow.0 == 1)).unwrap();
     assert_eq!(up.since(script.opened_at.unwrap()), Duration::from_millis(90), "one and a half round trips");
     assert_eq!(down.since(up), Duration::from_millis(30));
     assert_eq!((outcome.delivered.bytes(), outcome.links[1].bytes.bytes()), (10_000_000, 0));
@@ -221,7 +232,11 @@ fn a_server_that_has_its_fill_resets_the_join_and_nothing_is_lost() {
 #[test]
 fn a_page_is_fetched_over_six_connections() {
     let objects = vec![DataSize::from_bytes(10_000); 107];
-    let scenario = MptcpScenario::new(phone_model(), parse_links(&["wifi,rate=16Mbit/s,rtt=40ms"]), page_workload(&objects, 6));
+    let scenario = MptcpScenario::new(
+        phone_model(),
+        parse_links(&["wifi,rate=16Mbit/s,rtt=40ms"]),
+        page_workload(&objects, 6),
+    );
     let (outcome, _) = MptcpSim::new(scenario, NoPolicy).run();
     assert_eq!(outcome.delivered, DataSize::from_bytes(1_070_000));
     let time = outcome.finished_at.unwrap().as_secs_f64();
@@ -243,7 +258,7 @@ fn a_new_machine_hears_of_everything_that_runs() {
 
 #[test]
 fn a_schedule_uses_the_second_link_while_it_wants_it() {
-    use crate::clairvoyant::mdp::{RateChain, MdpSchedule};
+    use crate::clairvoyant::mdp::{MdpSchedule, RateChain};
     use marline_core::energy::{PowerCurve, RadioModel};
     use marline_core::units::{EnergyPerBit, Power};
 

@@ -91,14 +91,14 @@ impl FromStr for Client {
             };
         }
         if name == "curl" {
-            return Ok(Self::Curl { only_link: only: only_link });
+            return Ok(Self::Curl { only_link });
         }
         let policy = name.parse().map_err(|_| error())?;
         // A single-link policy with a choice of links would pick by itself, and nobody could tell which.
         if policy == Policy::Single && only_link.is_none() {
             return Err(error());
         }
-        Ok(Self::Marline { policy, only_link: only: only_link })
+        Ok(Self::Marline { policy, only_link })
     }
 }
 

@@ -26,8 +26,8 @@
 
 mod client;
 mod sample_rates;
-mod threshold;
 mod schema;
+mod threshold;
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::Serialize;
 
 pub use client::{Client, ClientError};
-pub use threshold::{Threshold, Baseline};
+pub use threshold::{Baseline, Threshold};
 
 use crate::lower_bound::ideal_time;
 use crate::spec::{LinkEvent, LinkSpec};

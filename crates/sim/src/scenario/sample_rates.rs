@@ -28,7 +28,8 @@ impl Case {
             let Some(link_index) = self.links.iter().position(|link| link.name == *name) else { continue };
             let Downlink::Rate { initial: first, steps } = &mut case.links[link_index].downlink else { continue };
             let mean = first.bits_per_sec() as f64;
-            let deviation = normal_quantile(distribution_position(link_index, run)).clamp(-2.0, 2.0) * sigma.bits_per_sec() as f64;
+            let deviation = normal_quantile(distribution_position(link_index, run)).clamp(-2.0, 2.0)
+                * sigma.bits_per_sec() as f64;
             let factor = ((mean + deviation) / mean).max(0.25);
             let scale = |rate: &mut Bitrate| {
                 *rate = Bitrate::from_bits_per_sec((rate.bits_per_sec() as f64 * factor).round() as u64);
@@ -92,7 +93,8 @@ mod tests {
     fn positions_spread_over_the_whole_distribution() {
         assert_eq!((0..4).map(|run| distribution_position(0, run)).collect::<Vec<_>>(), [0.5, 0.25, 0.75, 0.125]);
         for link in 0..3 {
-            let mean: f64 = (0..10).map(|run| normal_quantile(distribution_position(link, run))).sum::<f64>() / 10.0;
+            let mean: f64 =
+                (0..10).map(|run| normal_quantile(distribution_position(link, run))).sum::<f64>() / 10.0;
             assert!(mean.abs() < 0.25, "link {link}: {mean}");
         }
     }

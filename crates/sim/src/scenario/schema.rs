@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
-use super::{Case, Client, Threshold, Baseline, Protocol, Scenario};
+use super::{Baseline, Case, Client, Protocol, Scenario, Threshold};
 use crate::spec::{Downlink, LinkEvent, LinkSpec};
 
 #[derive(Deserialize)]
@@ -136,7 +136,8 @@ fn read_case(table: &CaseTable, defaults: &CaseTable, offset: usize) -> Result<C
     if links.is_empty() {
         return Err((links_at, "no link at all".into()));
     }
-    if let Some(duplicate) = links.iter().enumerate().find(|(n, link)| links[..*n].iter().any(|l| l.name == link.name))
+    if let Some(duplicate) =
+        links.iter().enumerate().find(|(n, link)| links[..*n].iter().any(|l| l.name == link.name))
     {
         return Err((links_at, format!("two links are called `{}`", duplicate.1.name)));
     }
@@ -166,7 +167,8 @@ fn read_case(table: &CaseTable, defaults: &CaseTable, offset: usize) -> Result<C
         sigma.push((link, rate));
     }
     let floor = table.threshold.as_ref().or(defaults.threshold.as_ref());
-    let floor = floor.map(|floor| read_threshold(floor.get_ref()).map_err(|p| (floor.span().start, p))).transpose()?;
+    let floor =
+        floor.map(|floor| read_threshold(floor.get_ref()).map_err(|p| (floor.span().start, p))).transpose()?;
     let peer = table.baseline.as_ref().or(defaults.baseline.as_ref());
     let peer = peer.map(|peer| Baseline { name: peer.name.clone(), times_ideal: peer.ideal });
     Ok(Case { name, links, events, size: size.get_ref().0, threshold: floor, baseline: peer, sigma })
@@ -188,11 +190,13 @@ fn parse_deviation(text: &str) -> Result<(String, Bitrate), String> {
 }
 
 fn read_threshold(table: &ThresholdTable) -> Result<Threshold, String> {
-    let ThresholdTable { ideal, paired, worst, curl, extra_time: plus: extra_time, max_time: most: max_time, rss } = table.clone();
+    let ThresholdTable { ideal, paired, worst, curl, extra_time, max_time, rss } = table.clone();
     let fields = (ideal, (paired, worst), (curl, extra_time, max_time), rss);
     match fields {
         (Some(ideal), (None, None), (None, None, None), None) => Ok(Threshold::TimesIdeal(ideal)),
-        (None, (Some(median), Some(worst)), (None, None, None), None) => Ok(Threshold::TimesAria2 { median, worst }),
+        (None, (Some(median), Some(worst)), (None, None, None), None) => {
+            Ok(Threshold::TimesAria2 { median, worst })
+        }
         (None, (None, None), (Some(share), Some(plus), most), None) => {
             Ok(Threshold::TimesCurl { factor: share, extra_time: plus.0.0, max_time: most.map(|most| most.0.0) })
         }

@@ -7,7 +7,10 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 
 /// The rate without rounding.
 pub(super) fn format_rate(rate: Bitrate) -> String {
-    format_exact(rate.bits_per_sec(), &[("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000), ("bit/s", 1)])
+    format_exact(
+        rate.bits_per_sec(),
+        &[("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000), ("bit/s", 1)],
+    )
 }
 
 /// The duration without rounding.

@@ -65,9 +65,11 @@ impl FromStr for Loss {
             return fraction(s).map(Self::Independent);
         };
         match parts.split('/').collect::<Vec<_>>().as_slice() {
-            [enter, leave, bad] => {
-                Ok(Self::GilbertElliott { enter_bad: fraction(enter)?, leave_bad: fraction(leave)?, loss_in_bad: fraction(bad)? })
-            }
+            [enter, leave, bad] => Ok(Self::GilbertElliott {
+                enter_bad: fraction(enter)?,
+                leave_bad: fraction(leave)?,
+                loss_in_bad: fraction(bad)?,
+            }),
             _ => Err(error()),
         }
     }
@@ -77,7 +79,9 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Independent(share) => write!(f, "{share}"),
-            Self::GilbertElliott { enter_bad: enter, leave_bad: leave, loss_in_bad: bad } => write!(f, "ge:{enter}/{leave}/{bad}"),
+            Self::GilbertElliott { enter_bad: enter, leave_bad: leave, loss_in_bad: bad } => {
+                write!(f, "ge:{enter}/{leave}/{bad}")
+            }
         }
     }
 }

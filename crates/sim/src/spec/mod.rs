@@ -30,9 +30,9 @@
 //! line and the scenario file cannot come to differ.
 
 mod event;
+mod format;
 mod loss;
 mod policer;
-mod format;
 mod schema;
 
 use std::fmt;
@@ -45,12 +45,12 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::ser::{Serialize, Serializer};
 
-pub use event::{LinkEventKind, LinkEvent};
+pub use event::{LinkEvent, LinkEventKind};
 pub use loss::Loss;
 pub use policer::PolicerSpec;
 
-use crate::wifi_mac::WifiPreset;
 use crate::trace::{Trace, TraceError};
+use crate::wifi_mac::WifiPreset;
 use schema::LinkFields;
 
 /// Why a written link, change or event was refused: the field, its value and what was expected.

@@ -49,9 +49,9 @@ pub(super) struct LinkFields {
     police: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mtu: Option<String>,
-    #[serde(default, skip_serializing_if = "is_off")]
+    #[serde(default, skip_serializing_if = "is_false")]
     reorder: bool,
-    #[serde(default, skip_serializing_if = "is_off")]
+    #[serde(default, skip_serializing_if = "is_false")]
     codel: bool,
 }
 
@@ -171,7 +171,11 @@ impl LinkFields {
             return Err(self.field_error("mtu", &self.mtu, "a size from 576B to 65535B"));
         }
         if spec.jitter > spec.rtt / 2 {
-            return Err(self.field_error("jitter", &self.jitter, "at most half the rtt, or packets would arrive before"));
+            return Err(self.field_error(
+                "jitter",
+                &self.jitter,
+                "at most half the rtt, or packets would arrive before",
+            ));
         }
         if spec.reorder && spec.jitter.is_zero() {
             return Err(SpecError::new(&self.field_path("reorder"), "reorder", "jitter= beside it"));
@@ -199,7 +203,11 @@ impl LinkFields {
             },
         };
         if self.steps.is_some() && !matches!(carrier, Downlink::Rate { .. }) {
-            return Err(self.field_error("steps", &self.steps, "steps= only beside a rate= without trace and medium"));
+            return Err(self.field_error(
+                "steps",
+                &self.steps,
+                "steps= only beside a rate= without trace and medium",
+            ));
         }
         Ok(carrier)
     }
@@ -262,8 +270,9 @@ impl LinkFields {
     }
 
     fn field<T: FieldType>(&self, key: &str, value: &Option<String>) -> Result<Option<T>, SpecError> {
-        let parse =
-            |written: &String| written.parse().map_err(|_| SpecError::new(&self.field_path(key), written, T::EXPECTED));
+        let parse = |written: &String| {
+            written.parse().map_err(|_| SpecError::new(&self.field_path(key), written, T::EXPECTED))
+        };
         value.as_ref().map(parse).transpose()
     }
 

@@ -112,7 +112,10 @@ fn a_table_and_a_line_say_the_same() {
         { name = \"wifi\", rate = \"80Mbit/s\", rtt = \"20ms\", loss = \"0.5%\" },\n\
         \"lte,trace=a.down,codel\",\n]\n";
     let file: File = toml::from_str(text).unwrap();
-    assert_eq!(file.links, [parse_link("wifi,rate=80Mbit/s,rtt=20ms,loss=0.5%"), parse_link("lte,trace=a.down,codel")]);
+    assert_eq!(
+        file.links,
+        [parse_link("wifi,rate=80Mbit/s,rtt=20ms,loss=0.5%"), parse_link("lte,trace=a.down,codel")]
+    );
     let again: File = toml::from_str(&toml::to_string(&file).unwrap()).unwrap();
     assert_eq!(again.links, file.links);
     for (wrong, part) in [
@@ -145,7 +148,10 @@ fn events_read_as_they_print() {
         assert_eq!(serde_json::from_str::<LinkEvent>(&json).unwrap().to_string(), written);
     }
     let event: LinkEvent = "3s:wifi=down".parse().unwrap();
-    assert_eq!((event.at, event.link.as_str(), event.change), (Duration::from_secs(3), "wifi", LinkEventKind::Down));
+    assert_eq!(
+        (event.at, event.link.as_str(), event.change),
+        (Duration::from_secs(3), "wifi", LinkEventKind::Down)
+    );
 }
 
 #[test]

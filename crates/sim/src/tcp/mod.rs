@@ -32,7 +32,7 @@ mod undo;
 
 pub use congestion::Algorithm;
 pub use segment::{Flags, SackBlocks, Segment, SeqRange};
-pub use socket::{TcpConfig, TcpCloseReason, SocketInfo, Socket, TcpState};
+pub use socket::{Socket, SocketInfo, TcpCloseReason, TcpConfig, TcpState};
 
 #[cfg(test)]
 mod tests;

@@ -38,7 +38,8 @@ impl Prr {
             let fraction = fraction.div_ceil(u64::from(self.prior_cwnd.max(1)));
             u32::try_from(fraction).unwrap_or(u32::MAX).saturating_sub(self.sent)
         } else {
-            let earned = self.delivered.saturating_sub(self.sent).max(ack.delivered) + u32::from(ack.advanced_without_loss);
+            let earned =
+                self.delivered.saturating_sub(self.sent).max(ack.delivered) + u32::from(ack.advanced_without_loss);
             earned.min(threshold - in_flight)
         };
         in_flight + allowed.max(min_segments)

@@ -100,7 +100,9 @@ impl Receiver {
     /// An ACK goes out with the segment that is being made.
     pub(super) fn take_sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
-        for block in self.dsack.take().into_iter().chain(self.recent_blocks.iter().copied()).filter(|_| self.uses_sack) {
+        for block in
+            self.dsack.take().into_iter().chain(self.recent_blocks.iter().copied()).filter(|_| self.uses_sack)
+        {
             blocks.push(block);
         }
         self.pending_ack = PendingAck::Nothing;
@@ -211,7 +213,12 @@ impl Receiver {
         let next = self.rcv_nxt;
         self.recent_blocks.retain(|block| block.start > next);
         let is_full_segment_due = self.rcv_nxt - self.last_acked > self.mss;
-        self.pending_ack = if is_full_segment_due || had_holes || segment.flags.fin || self.quick_acks_left > 0 || self.is_finished() {
+        self.pending_ack = if is_full_segment_due
+            || had_holes
+            || segment.flags.fin
+            || self.quick_acks_left > 0
+            || self.is_finished()
+        {
             PendingAck::Now
         } else {
             match self.pending_ack {
@@ -243,7 +250,8 @@ impl Receiver {
     fn new_bytes_in(&self, data: SeqRange) -> u64 {
         let from = self.out_of_order_ranges.partition_point(|block| block.end <= data.start);
         let received_blocks = self.out_of_order_ranges.range(from..).take_while(|block| block.start < data.end);
-        let received_bytes: u64 = received_blocks.map(|block| block.end.min(data.end) - block.start.max(data.start)).sum();
+        let received_bytes: u64 =
+            received_blocks.map(|block| block.end.min(data.end) - block.start.max(data.start)).sum();
         data.len() - received_bytes
     }
 

@@ -42,7 +42,8 @@ impl SentSegment {
 
     /// Another copy of it goes out.
     fn retransmit(&mut self, now: Instant) -> Self {
-        (self.has_retransmit_in_flight, self.is_retransmitted, self.is_rack_candidate, self.sent_at) = (true, true, true, now);
+        (self.has_retransmit_in_flight, self.is_retransmitted, self.is_rack_candidate, self.sent_at) =
+            (true, true, true, now);
         *self
     }
 }
@@ -64,7 +65,16 @@ impl Scoreboard {
     /// A segment goes out for the first time.
     pub(super) fn push(&mut self, data: SeqRange, fin: bool, at: Instant) {
         let (repeated, sacked, lost, resent) = (false, false, false, false);
-        self.unacked.push_back(SentSegment { data, has_fin: fin, sent_at: at, is_retransmitted: repeated, is_sacked: sacked, is_lost: lost, has_retransmit_in_flight: resent, is_rack_candidate: true });
+        self.unacked.push_back(SentSegment {
+            data,
+            has_fin: fin,
+            sent_at: at,
+            is_retransmitted: repeated,
+            is_sacked: sacked,
+            is_lost: lost,
+            has_retransmit_in_flight: resent,
+            is_rack_candidate: true,
+        });
     }
 
     /// Takes the first segment that lies before `ack` off the board.

@@ -148,7 +148,7 @@ impl Sender {
             write_end: 0,
             fin: FinState::NotRequested,
             peer_window: PeerWindow::default(),
-            config: habits: config,
+            config,
             undo: UndoState::default(),
             scoreboard: Scoreboard::default(),
             congestion: Congestion::new(algorithm),
@@ -227,7 +227,9 @@ impl Sender {
 
     /// There was no way for the segment with this number, says a router (Linux: `tcp_ld_RTO_revert`).
     pub(super) fn on_unreachable(&mut self, now: Instant, number: u64) {
-        let Some(first) = self.scoreboard.first().filter(|_| number == self.una && self.backoff > 0) else { return };
+        let Some(first) = self.scoreboard.first().filter(|_| number == self.una && self.backoff > 0) else {
+            return;
+        };
         let sent = first.sent_at;
         self.backoff -= 1;
         self.timer = Some(((sent + self.rto()).max(now), TimerKind::Retransmit));
@@ -256,7 +258,8 @@ impl Sender {
 
     /// The next segment to go out now, if there is one.
     pub(super) fn next_segment(&mut self, now: Instant) -> Option<Outgoing> {
-        let outgoing = self.next_forced(now).or_else(|| self.next_retransmission(now)).or_else(|| self.next_new(now));
+        let outgoing =
+            self.next_forced(now).or_else(|| self.next_retransmission(now)).or_else(|| self.next_new(now));
         match outgoing {
             Some(_) => self.last_sent = now,
             None => {
@@ -295,7 +298,8 @@ impl Sender {
 
     /// The other side has been silent through all repetitions.
     pub(super) fn has_given_up(&self, now: Instant) -> bool {
-        (self.timeouts > 0 && now.since(self.first_timeout_at) >= MAX_RETRANSMIT_TIME) || self.peer_window.has_given_up()
+        (self.timeouts > 0 && now.since(self.first_timeout_at) >= MAX_RETRANSMIT_TIME)
+            || self.peer_window.has_given_up()
     }
 
     /// The bytes of a full segment.
@@ -375,7 +379,9 @@ impl Sender {
             _ => return,
         };
         self.rtt.on_sample(sample);
-        if let Some(last) = delivered.last_sent_at.filter(|_| !delivered.any_retransmitted).or(delivered.newest_sacked_sent_at) {
+        if let Some(last) =
+            delivered.last_sent_at.filter(|_| !delivered.any_retransmitted).or(delivered.newest_sacked_sent_at)
+        {
             self.congestion.on_rtt(now, now.since(last), self.una, self.nxt);
         }
     }
@@ -414,10 +420,15 @@ impl Sender {
                 self.undo_reduction(true);
                 self.phase = Phase::Open;
             }
-            Phase::Loss { recovery_point: until, maybe_spurious: doubtful } => self.update_loss_phase(until, doubtful, ts_ecr, delivered, advanced),
+            Phase::Loss { recovery_point: until, maybe_spurious: doubtful } => {
+                self.update_loss_phase(until, doubtful, ts_ecr, delivered, advanced)
+            }
             Phase::Open | Phase::Recovery { .. } => {}
         }
-        if self.config.undo && !matches!(self.phase, Phase::Loss { .. }) && self.undo.all_retransmits_were_spurious() {
+        if self.config.undo
+            && !matches!(self.phase, Phase::Loss { .. })
+            && self.undo.all_retransmits_were_spurious()
+        {
             self.undo_reduction(false);
             self.phase = Phase::Open;
         }
@@ -425,7 +436,14 @@ impl Sender {
     }
 
     /// Eifel and F-RTO after a timeout.
-    fn update_loss_phase(&mut self, recovery_point: u64, maybe_spurious: bool, ts_ecr: Option<Instant>, delivered: Delivered, advanced: bool) {
+    fn update_loss_phase(
+        &mut self,
+        recovery_point: u64,
+        maybe_spurious: bool,
+        ts_ecr: Option<Instant>,
+        delivered: Delivered,
+        advanced: bool,
+    ) {
         let is_spurious = maybe_spurious && delivered.any_original;
         if (advanced && self.can_undo(ts_ecr)) || is_spurious {
             self.undo_reduction(true);
@@ -434,9 +452,9 @@ impl Sender {
         } else if self.una >= recovery_point {
             self.phase = Phase::Open;
         } else if maybe_spurious && self.nxt > recovery_point {
-            self.phase = Phase::Loss { recovery_point: until: recovery_point, maybe_spurious: !delivered.any_sacked };
+            self.phase = Phase::Loss { recovery_point, maybe_spurious: !delivered.any_sacked };
         } else if maybe_spurious && advanced {
-            self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious: doubtful: maybe_spurious };
+            self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious };
             self.new_data_first = true;
         }
     }
@@ -463,7 +481,11 @@ impl Sender {
             Phase::Recovery { .. } => threshold,
             Phase::Open | Phase::Loss { .. } => threshold.max(window / 2 + window / 4),
         };
-        self.undo.on_reduction(self.una, PriorCwnd { cwnd: window, ssthresh: threshold }, self.scoreboard.retransmits_in_flight());
+        self.undo.on_reduction(
+            self.una,
+            PriorCwnd { cwnd: window, ssthresh: threshold },
+            self.scoreboard.retransmits_in_flight(),
+        );
     }
 
     /// Whether it was sent before the last timeout.
@@ -484,7 +506,8 @@ impl Sender {
             self.scoreboard.reset_dup_acks(acked.saturating_sub(1), matches!(self.phase, Phase::Open));
             return acked;
         }
-        let is_dup_ack = segment.ack == self.una && segment.seqs.is_empty() && self.peer_window.window_end() == prior_window_end;
+        let is_dup_ack =
+            segment.ack == self.una && segment.seqs.is_empty() && self.peer_window.window_end() == prior_window_end;
         u32::from(is_dup_ack && self.scoreboard.count_dup_ack())
     }
 
@@ -538,7 +561,7 @@ impl Sender {
 
     fn apply_prr(&mut self, delivered: u32, advanced_without_loss: bool) {
         if let Phase::Recovery { prr, .. } = &mut self.phase {
-            let ack = AckSummary { delivered, advanced_without_loss: clean: advanced_without_loss };
+            let ack = AckSummary { delivered, advanced_without_loss };
             self.congestion.cwnd = prr.on_ack(ack, self.scoreboard.in_flight(), self.congestion.ssthresh);
         }
     }
@@ -553,13 +576,14 @@ impl Sender {
             return;
         }
         let was_open = matches!(self.phase, Phase::Open);
-        let is_repeated = matches!(self.phase, Phase::Loss { .. }) && (self.timeouts == 0 || self.peer_window.is_closed());
+        let is_repeated =
+            matches!(self.phase, Phase::Loss { .. }) && (self.timeouts == 0 || self.peer_window.is_closed());
         if was_open || is_repeated {
             self.save_prior_cwnd();
             self.congestion.on_loss();
         }
         let maybe_spurious = self.config.undo && self.config.sack && (was_open || self.timeouts > 0);
-        self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious: doubtful: maybe_spurious };
+        self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious };
         self.congestion.on_timeout();
         self.tail_loss_probe = None;
         if self.timeouts == 0 {
@@ -570,7 +594,8 @@ impl Sender {
         let (una, rack, rtt) = (self.una, &self.rack, &self.rtt);
         let without_sack = !self.config.sack;
         self.scoreboard.reset_dup_acks(u32::MAX, true);
-        self.scoreboard.mark_lost(|sent| without_sack || sent.data.start <= una || rack.is_lost_on_timeout(now, sent, rtt));
+        self.scoreboard
+            .mark_lost(|sent| without_sack || sent.data.start <= una || rack.is_lost_on_timeout(now, sent, rtt));
         self.scoreboard.clear_first_retransmit();
         self.congestion.cwnd = self.scoreboard.in_flight() + 1;
         self.forced_segment = Some(ForcedSegment::FirstUnacked);
@@ -585,9 +610,15 @@ impl Sender {
             ForcedSegment::TailLossProbe => {
                 let outgoing = match self.peek_new() {
                     Some(fresh) => Some(self.record_sent(now, fresh)),
-                    None => self.scoreboard.retransmit_last(now).map(|sent| Outgoing { data: sent.data, has_fin: sent.has_fin }),
+                    None => self
+                        .scoreboard
+                        .retransmit_last(now)
+                        .map(|sent| Outgoing { data: sent.data, has_fin: sent.has_fin }),
                 }?;
-                self.tail_loss_probe = Some(TailLossProbe { nxt: self.nxt, is_retransmission: outgoing.data.end + u64::from(outgoing.has_fin) == self.nxt });
+                self.tail_loss_probe = Some(TailLossProbe {
+                    nxt: self.nxt,
+                    is_retransmission: outgoing.data.end + u64::from(outgoing.has_fin) == self.nxt,
+                });
                 self.rearm_timeout(now, false);
                 Some(outgoing)
             }
@@ -659,7 +690,9 @@ impl Sender {
         let is_last = self.nxt + len == self.write_end;
         let fin = is_last && self.fin == FinState::Requested;
         let data = SeqRange::new(self.nxt, self.nxt + len);
-        let sendable = (len > 0 || fin) && self.nxt <= self.write_end && data.end <= self.peer_window.window_end().max(data.start);
+        let sendable = (len > 0 || fin)
+            && self.nxt <= self.write_end
+            && data.end <= self.peer_window.window_end().max(data.start);
         sendable.then_some(Outgoing { data, has_fin: fin })
     }
 
@@ -734,7 +767,8 @@ impl Sender {
         self.peer_window.on_probe();
         let len = self.unsent().min(self.peer_window.window_end().saturating_sub(self.nxt)).min(self.mss);
         if len > 0 && self.scoreboard.outstanding() == 0 {
-            let outgoing = self.record_sent(now, Outgoing { data: SeqRange::new(self.nxt, self.nxt + len), has_fin: false });
+            let outgoing =
+                self.record_sent(now, Outgoing { data: SeqRange::new(self.nxt, self.nxt + len), has_fin: false });
             self.rearm(now);
             return outgoing;
         }

@@ -19,7 +19,7 @@ use marline_core::units::{DataSize, Instant};
 use super::congestion::Algorithm;
 use super::receiver::Receiver;
 use super::segment::{Flags, HEADERS_WITH_TIMESTAMPS, SackBlocks, Segment, SeqRange};
-use super::sender::{SenderConfig, Sender};
+use super::sender::{Sender, SenderConfig};
 use super::undo::timestamp_tick;
 
 /// What both ends of a connection are made from.
@@ -166,7 +166,9 @@ impl Socket {
         }
         match self.state {
             // An ACK is not answered by an ACK.
-            TcpState::Closed(TcpCloseReason::Finished) if self.is_strict => self.is_rst_pending |= segment.end() > segment.seqs.start,
+            TcpState::Closed(TcpCloseReason::Finished) if self.is_strict => {
+                self.is_rst_pending |= segment.end() > segment.seqs.start
+            }
             TcpState::Closed(_) => self.is_rst_pending |= !segment.flags.rst,
             TcpState::SynSent if segment.flags.rst => self.state = TcpState::Closed(TcpCloseReason::Refused),
             _ if segment.flags.rst => self.state = TcpState::Closed(TcpCloseReason::Reset),
@@ -318,7 +320,9 @@ impl Socket {
             return start == rcv_nxt;
         }
         let ts_recent = self.receiver.ts_recent().filter(|_| self.uses_timestamps && !segment.flags.syn);
-        let is_old_timestamp = ts_recent.is_some_and(|clock| timestamp_tick(segment.ts_val) < timestamp_tick(clock)) && !self.is_disordered(segment);
+        let is_old_timestamp = ts_recent
+            .is_some_and(|clock| timestamp_tick(segment.ts_val) < timestamp_tick(clock))
+            && !self.is_disordered(segment);
         let is_below_window = segment.end() < self.receiver.last_acked() && segment.end() == start;
         let is_above_window = segment.end() > rcv_nxt + self.receiver.window().bytes();
         let acks_unsent = segment.flags.ack && segment.ack > self.sender.nxt();

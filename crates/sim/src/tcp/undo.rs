@@ -42,7 +42,11 @@ pub(super) struct PriorCwnd {
 impl UndoState {
     /// The window is about to be reduced, with so many repeated segments on their way.
     pub(super) fn on_reduction(&mut self, una: u64, prior: PriorCwnd, retransmits_in_flight: u32) {
-        self.reduction = Some(Reduction { una: edge: una, undo_retransmits: (retransmits_in_flight > 0).then_some(retransmits_in_flight), prior: before: prior });
+        self.reduction = Some(Reduction {
+            una,
+            undo_retransmits: (retransmits_in_flight > 0).then_some(retransmits_in_flight),
+            prior,
+        });
         if retransmits_in_flight == 0 {
             self.first_retransmit = None;
         }
@@ -113,7 +117,10 @@ mod tests {
     fn an_echo_from_before_the_first_repetition_takes_it_back_once() {
         let mut undo = after_reduction_and_retransmit(100);
         undo.on_retransmit(Instant::from_millis(200));
-        assert!(!undo.can_undo(None) && !undo.can_undo(Some(Instant::from_millis(100))), "the same tick is not before");
+        assert!(
+            !undo.can_undo(None) && !undo.can_undo(Some(Instant::from_millis(100))),
+            "the same tick is not before"
+        );
         assert!(undo.can_undo(Some(Instant::from_millis(99))));
         assert_eq!((undo.take(), undo.take()), (Some(PRIOR), None));
     }

@@ -143,7 +143,8 @@ impl WifiChannel {
         station.attempts = 0;
         station.backoff_slots = Some(station.rng.below(station.contention_window + 1));
         let other_station = &mut self.stations[1 - direction];
-        other_station.backoff_slots = other_station.backoff_slots.and_then(|wait| wait.checked_sub(attempt.slot)).filter(|wait| *wait > 0);
+        other_station.backoff_slots =
+            other_station.backoff_slots.and_then(|wait| wait.checked_sub(attempt.slot)).filter(|wait| *wait > 0);
         self.idle_from = end;
         arrived
     }

@@ -127,7 +127,9 @@ impl Phy {
             Self::with_timing(slot, 15, [mbps(54), mbps(54)], Modulation::Ofdm, ack)
         };
         match preset {
-            WifiPreset::GMixed => Self { protection: ProtectionFrames::Cts(short.frame_time(ACK_OR_CTS_SIZE, mbps(11))), ..g(20) },
+            WifiPreset::GMixed => {
+                Self { protection: ProtectionFrames::Cts(short.frame_time(ACK_OR_CTS_SIZE, mbps(11))), ..g(20) }
+            }
             WifiPreset::G => g(9),
             WifiPreset::B => b,
             WifiPreset::BRts => {
@@ -141,7 +143,16 @@ impl Phy {
     fn with_timing(slot: u64, cw_min: u64, rates: [Bitrate; 2], modulation: Modulation, ack: Duration) -> Self {
         let slot = Duration::from_micros(slot);
         let difs = SIFS + slot * 2;
-        Self { slot, difs, cw_min: window_min: cw_min, cw_max: 1023, rates, modulation, protection: ProtectionFrames::None, ack_time: ack }
+        Self {
+            slot,
+            difs,
+            cw_min,
+            cw_max: 1023,
+            rates,
+            modulation,
+            protection: ProtectionFrames::None,
+            ack_time: ack,
+        }
     }
 
     /// From the first bit on the air to the end of the data frame.

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use marline_core::units::{DataSize, Ratio};
 use marline_sim::rng::{Purpose, RandomStream as Numbers};
-use marline_sim::spec::{LinkEventKind, LinkEvent};
+use marline_sim::spec::{LinkEvent, LinkEventKind};
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use super::unit::Unit;
 use crate::accel::{Air, Stream, Who, World, world};

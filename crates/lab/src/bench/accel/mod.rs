@@ -39,11 +39,11 @@ use marline_core::units::DataSize;
 
 use super::cases::{self, Cases, is_interrupted};
 use crate::accel::{Stream, Taken, Trial, Who, Workshop, World};
-use crate::worker_pool::MAX_JOBS;
-use crate::results::{Backend, HostInfo};
 use crate::result_file::ResultFile;
-use crate::runner::command::{prepare_run, print_line, notice};
+use crate::results::{Backend, HostInfo};
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::server::Payload;
+use crate::worker_pool::MAX_JOBS;
 use crate::{Congestion, LabError};
 use unit::Unit;
 
@@ -188,7 +188,8 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
     let file = ResultFile::open_if(args.json.as_ref())?;
     prepare_run(Backend::Lab)?;
     for (program, package) in [("nginx", "nginx-light"), ("curl", "curl"), ("ip", "iproute2"), ("ss", "iproute2")] {
-        crate::server::find_program(program).ok_or(LabError::MissingProgram { program: program.into(), package })?;
+        crate::server::find_program(program)
+            .ok_or(LabError::MissingProgram { program: program.into(), package })?;
     }
     let bench = Bench {
         runs: args.runs,
@@ -218,7 +219,7 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
         notice("interrupted: what follows is no result");
     }
     let head = format!("Sender: {}, where a row names no other. Loss of what carries data alone.\n", args.cc);
-    turns::finish(file, &head, &sheet.table(), &sheet.to_json(), sheet.problems)
+    cases::finish(file, &head, &sheet.table(), &sheet.to_json(), sheet.problems)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::super::report::{Threshold, ReportTable};
 use super::super::cases::is_interrupted;
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use super::unit::Unit;
 use crate::LabError;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use super::unit::Unit;
 use crate::LabError;

@@ -9,12 +9,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::super::report::ReportTable;
 use super::super::cases::is_interrupted;
+use super::super::report::ReportTable;
 use crate::LabError;
-use crate::worker_pool::{EXCLUSIVE_COST, WorkerPool, JOB_COST};
 use crate::runner::command::notice;
 use crate::runner::format_duration;
+use crate::worker_pool::{EXCLUSIVE_COST, JOB_COST, WorkerPool};
 
 /// See the [module](self).
 pub(super) struct Unit<'a> {

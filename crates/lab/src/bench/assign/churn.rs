@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::{CANDIDATES_PER_EDGE, FleetSize, parse_time};
 use crate::html_report::Table;
-use crate::runner::command::{print_line, notice};
+use crate::runner::command::{notice, print_line};
 
 /// What there is to choose of it.
 #[derive(Clone, Debug, Args)]
@@ -49,8 +49,14 @@ struct ChurnSecond {
 
 /// Plays it, prints its table, and gives all seconds.
 pub(super) fn run(args: &ChurnArgs) -> impl Serialize + use<> {
-    let FleetSize { relays, edges: boxes: edges } = args.churn_size;
-    let spec = FleetSpec { relay_count: relays, edge_count: boxes: edges, candidates_per_edge: CANDIDATES_PER_EDGE, load: args.churn_load, seed: 1 };
+    let FleetSize { relays, edges } = args.churn_size;
+    let spec = FleetSpec {
+        relay_count: relays,
+        edge_count: edges,
+        candidates_per_edge: CANDIDATES_PER_EDGE,
+        load: args.churn_load,
+        seed: 1,
+    };
     let mut churn = Churn::new(&spec);
     churn.rematch(SwitchingCost::default(), edges as u64 * FIRST_STEPS_PER_EDGE);
     let switching_cost = SwitchingCost { share: args.kappa, fee: args.min_gain };
@@ -60,7 +66,11 @@ pub(super) fn run(args: &ChurnArgs) -> impl Serialize + use<> {
         let cpu_at_start = clock::thread_time();
         let result = churn.rematch(switching_cost, edges as u64 * STEPS_PER_EDGE);
         let cpu_s = (clock::thread_time() - cpu_at_start).as_secs_f64();
-        seconds.push(ChurnSecond { gap: result.gap(), moved_share: result.moved_edges as f64 / edges as f64, cpu_s });
+        seconds.push(ChurnSecond {
+            gap: result.gap(),
+            moved_share: result.moved_edges as f64 / edges as f64,
+            cpu_s,
+        });
         if second % 60 == 0 {
             let minute = mean_of_seconds(&seconds[seconds.len().saturating_sub(60)..]);
             let (regret, moved) = (minute.gap * 100.0, minute.moved_share * 100.0);
@@ -72,32 +82,36 @@ pub(super) fn run(args: &ChurnArgs) -> impl Serialize + use<> {
 }
 
 fn mean_of_seconds(seconds: &[ChurnSecond]) -> ChurnSecond {
-    let mean = |value: &dyn Fn(&ChurnSecond) -> f64| seconds.iter().map(value).sum::<f64>() / seconds.len().max(1) as f64;
+    let mean =
+        |value: &dyn Fn(&ChurnSecond) -> f64| seconds.iter().map(value).sum::<f64>() / seconds.len().max(1) as f64;
     ChurnSecond { gap: mean(&|s| s.gap), moved_share: mean(&|s| s.moved_share), cpu_s: mean(&|s| s.cpu_s) }
 }
 
 fn table(args: &ChurnArgs, seconds: &[ChurnSecond]) -> Table {
     let second_half = &seconds[seconds.len() / 2..];
     let (third_quarter, fourth_quarter) = second_half.split_at(second_half.len() / 2);
-    let (all, third, fourth) = (mean_of_seconds(second_half), mean_of_seconds(third_quarter), mean_of_seconds(fourth_quarter));
+    let (all, third, fourth) =
+        (mean_of_seconds(second_half), mean_of_seconds(third_quarter), mean_of_seconds(fourth_quarter));
     let longest = seconds.iter().map(|second| second.cpu_s).fold(0.0, f64::max);
     let percent = |part: f64| format!("{:.3}%", part * 100.0);
     let verdict = |met: bool| if met { "met" } else { "MISSED" }.to_owned();
     let row = |metric: &str, figure: String, detail: String, threshold_text: &str, met: bool| {
         vec![metric.to_owned(), figure, detail, threshold_text.to_owned(), verdict(met)]
     };
-    let quarters = |value: &dyn Fn(&ChurnSecond) -> f64| format!("{} then {}", percent(value(&third)), percent(value(&fourth)));
+    let quarters = |value: &dyn Fn(&ChurnSecond) -> f64| {
+        format!("{} then {}", percent(value(&third)), percent(value(&fourth)))
+    };
     Table {
         header: ["churn", "second half", "its quarters", "floor", ""].map(str::to_owned).to_vec(),
         rows: vec![
+            row("missing to the bound", percent(all.gap), quarters(&|s| s.gap), "≤ 0.4%", all.gap <= 0.004),
             row(
-                "missing to the bound",
-                percent(all.gap),
-                quarters(&|s| s.gap),
-                "≤ 0.4%",
-                all.gap <= 0.004,
+                "moved a second",
+                percent(all.moved_share),
+                quarters(&|s| s.moved_share),
+                "≤ 0.8%",
+                all.moved_share <= 0.008,
             ),
-            row("moved a second", percent(all.moved_share), quarters(&|s| s.moved_share), "≤ 0.8%", all.moved_share <= 0.008),
             row(
                 "CPU ms a second",
                 format!("{:.1}", all.cpu_s * 1e3),

@@ -31,11 +31,11 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::LabError;
-use crate::results::HostInfo;
-use crate::peak_rss::peak_rss_of;
 use crate::html_report::Table;
+use crate::peak_rss::peak_rss_of;
 use crate::result_file::ResultFile;
-use crate::runner::command::{print_line, notice};
+use crate::results::HostInfo;
+use crate::runner::command::{notice, print_line};
 
 /// `marline-lab bench assign`.
 #[derive(Clone, Debug, Args)]
@@ -143,7 +143,8 @@ pub(super) fn run(args: &AssignArgs) -> Result<u8, LabError> {
             for load in &args.loads {
                 let runs = u64::from(args.runs.unwrap_or_else(|| default_runs(*size)));
                 let cpu = args.cpu.unwrap_or_else(|| default_time(*size));
-                let fleets: Vec<MatchResult> = (1..=runs).map(|seed| match_fleet(*size, *load, seed, cpu)).collect();
+                let fleets: Vec<MatchResult> =
+                    (1..=runs).map(|seed| match_fleet(*size, *load, seed, cpu)).collect();
                 rows.push(table_row(&fleets));
                 matched.extend(fleets);
             }
@@ -175,7 +176,13 @@ fn default_time(size: FleetSize) -> Duration {
 }
 
 fn match_fleet(size: FleetSize, load: Ratio, seed: u64, cpu: Duration) -> MatchResult {
-    let spec = fleet::FleetSpec { relay_count: size.relays, edge_count: size.edges, candidates_per_edge: CANDIDATES_PER_EDGE, load, seed };
+    let spec = fleet::FleetSpec {
+        relay_count: size.relays,
+        edge_count: size.edges,
+        candidates_per_edge: CANDIDATES_PER_EDGE,
+        load,
+        seed,
+    };
     let instance = fleet::Fleet::generate_instance(&spec);
     let cpu_at_start = clock::thread_time();
     let mut solver = Solver::new(&instance, None);
@@ -257,13 +264,16 @@ fn table_row(fleets: &[MatchResult]) -> Vec<String> {
 /// How many boxes have the best relay that there is for them; of proved fleets beside how many have it in the best plan, and
 /// whether the floor is met where there is one.
 fn hit_share_cell(fleets: &[MatchResult]) -> String {
-    let mean = |value: &dyn Fn(&MatchResult) -> f64| fleets.iter().map(value).sum::<f64>() / fleets.len().max(1) as f64;
+    let mean =
+        |value: &dyn Fn(&MatchResult) -> f64| fleets.iter().map(value).sum::<f64>() / fleets.len().max(1) as f64;
     let our_share = mean(&|m| m.hit_share.as_f64());
     let optimal_shares: Option<Vec<f64>> = fleets.iter().map(|m| Some(m.optimal_hit_share?.as_f64())).collect();
-    let Some(optimal_share) = optimal_shares.map(|shares| shares.iter().sum::<f64>() / shares.len().max(1) as f64) else {
+    let Some(optimal_share) = optimal_shares.map(|shares| shares.iter().sum::<f64>() / shares.len().max(1) as f64)
+    else {
         return format!("{:.1}%", our_share * 100.0);
     };
-    let has_threshold = fleets.first().is_some_and(|m| m.load == GAMMA_LOAD && (m.size.relays, m.size.edges) == (8, 60));
+    let has_threshold =
+        fleets.first().is_some_and(|m| m.load == GAMMA_LOAD && (m.size.relays, m.size.edges) == (8, 60));
     let verdict = match (has_threshold, meets_hit_threshold(our_share, optimal_share)) {
         (false, _) => "",
         (true, true) => ", met",
@@ -356,7 +366,9 @@ mod tests {
 
     #[test]
     fn gamma_is_judged_where_it_has_a_floor_and_beside_the_best_plans() {
-        assert!(meets_hit_threshold(0.9, 1.0) && meets_hit_threshold(0.85, 0.865) && !meets_hit_threshold(0.85, 0.88));
+        assert!(
+            meets_hit_threshold(0.9, 1.0) && meets_hit_threshold(0.85, 0.865) && !meets_hit_threshold(0.85, 0.88)
+        );
         let matched = match_fleet(FleetSize { relays: 8, edges: 60 }, GAMMA_LOAD, 1, Duration::from_secs(1));
         assert!(hit_share_cell(std::slice::from_ref(&matched)).ends_with(", met"));
         let worse = MatchResult { hit_share: Ratio::from_percent(50), ..matched.clone() };

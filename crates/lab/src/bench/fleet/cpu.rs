@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use marline_sim::spec::LinkSpec;
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{FleetBench, is_interrupted, parse_link};
-use crate::fleet::{LabFleet, FleetProcess};
+use crate::fleet::{FleetProcess, LabFleet};
 use crate::server::find_program;
 use crate::{Lab, LabError, runner::command::notice};
 
@@ -60,7 +60,8 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
     let threshold = Threshold::AtMostTimes(1.5, vec!["haproxy".into()]);
     let gigabytes = bench.cpu_bytes as f64 / 1e9;
     for run in 0..bench.runs {
-        for (name, process, address) in [("marline", relay, RELAY_ADDRESS), ("haproxy", &haproxy, HAPROXY_ADDRESS)] {
+        for (name, process, address) in [("marline", relay, RELAY_ADDRESS), ("haproxy", &haproxy, HAPROXY_ADDRESS)]
+        {
             if is_interrupted() {
                 return Ok(());
             }
@@ -87,9 +88,13 @@ const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// Sends so many zeros through who listens there; an error if not all were taken.
 fn send_zeros(lab: &Lab, folder: &Path, address: &str, uses_connect: bool, bytes: u64) -> io::Result<()> {
-    let head =
-        if uses_connect { format!("CONNECT {SINK_ADDRESS} HTTP/1.1\\r\\nHost: {SINK_ADDRESS}\\r\\n\\r\\n") } else { String::new() };
-    let tls = format!("OPENSSL:{address},cert=edge.pem,key=edge.key,cafile=ca.pem,openssl-min-proto-version=TLS1.3");
+    let head = if uses_connect {
+        format!("CONNECT {SINK_ADDRESS} HTTP/1.1\\r\\nHost: {SINK_ADDRESS}\\r\\n\\r\\n")
+    } else {
+        String::new()
+    };
+    let tls =
+        format!("OPENSSL:{address},cert=edge.pem,key=edge.key,cafile=ca.pem,openssl-min-proto-version=TLS1.3");
     let script = format!("{{ printf '{head}'; head -c {bytes} /dev/zero; }} | socat -u -b 262144 - {tls}");
     let mut command = Command::new("sh");
     command.args(["-c", &script]).current_dir(folder).stdin(Stdio::null());
@@ -111,7 +116,8 @@ fn start_haproxy(
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).map_err(step());
     std::fs::write(folder.join("haproxy.pem"), read("relay-1.pem")? + &read("relay-1.key")?).map_err(step())?;
     std::fs::write(folder.join("haproxy.cfg"), haproxy_config(folder)).map_err(step())?;
-    let program = find_program("haproxy").ok_or(LabError::MissingProgram { program: "haproxy".into(), package: "haproxy" })?;
+    let program = find_program("haproxy")
+        .ok_or(LabError::MissingProgram { program: "haproxy".into(), package: "haproxy" })?;
     let mut command = Command::new(program);
     command.args(["-db", "-f"]).arg(folder.join("haproxy.cfg"));
     let mut haproxy = start("haproxy", &mut command)?;
@@ -141,7 +147,8 @@ mod tests {
     #[test]
     fn haproxy_does_what_the_relay_does() {
         let text = haproxy_config(Path::new("/place"));
-        for word in ["nbthread 1", "verify required", "ssl-min-ver TLSv1.3", "crt /place/haproxy.pem", SINK_ADDRESS] {
+        for word in ["nbthread 1", "verify required", "ssl-min-ver TLSv1.3", "crt /place/haproxy.pem", SINK_ADDRESS]
+        {
             assert!(text.contains(word), "{word}: {text}");
         }
     }

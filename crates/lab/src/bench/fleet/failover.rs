@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{FleetBench, is_interrupted, parse_link};
 use crate::LabError;
 use crate::fleet::{LabFleet, client_flow};
@@ -31,7 +31,7 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
                 return Ok(());
             }
             let mut fleet = LabFleet::start(&bench.fleet_config(&links, 3, run))?;
-            flow::start_echo(fleet.lab())?;
+            client_flow::start_echo(fleet.lab())?;
             if let Err(reason) = warm_up(&fleet) {
                 report.problem(&case, "marline", run, &reason);
                 continue;
@@ -46,13 +46,19 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
             }
             let mut slowest = Duration::ZERO;
             for flow_number in 0..FLOW_COUNT {
-                match flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT) {
+                match client_flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT) {
                     Ok(time) => slowest = slowest.max(time),
                     Err(reason) => report.problem(&case, "marline", run, &format!("flow {flow_number}: {reason}")),
                 }
             }
             let threshold = Threshold::AtMost(3.0);
-            report.add(&case, "s until a new flow works", ("marline", &threshold), "marline", slowest.as_secs_f64());
+            report.add(
+                &case,
+                "s until a new flow works",
+                ("marline", &threshold),
+                "marline",
+                slowest.as_secs_f64(),
+            );
             if fleet.relay_in_use() == Some(relay_in_use) {
                 report.problem(&case, "marline", run, &"no flow went through another relay");
             }
@@ -66,9 +72,9 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
 
 /// A flow that works, and time for the edge to have others ready.
 fn warm_up(fleet: &LabFleet) -> Result<(), String> {
-    flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT)?;
+    client_flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT)?;
     std::thread::sleep(WARM_UP_TIME);
-    flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT).map(drop)
+    client_flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT).map(drop)
 }
 
 /// chosen: some round trips.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use marline_core::units::Bitrate;
 use marline_sim::spec::LinkSpec;
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{FleetBench, is_interrupted, parse_link};
 use crate::LabError;
-use crate::live::{Broadcast, LinkFailure, FailureMode, BroadcastConfig, broadcast, two_failures};
+use crate::live::{Broadcast, BroadcastConfig, FailureMode, LinkFailure, broadcast, two_failures};
 
 /// Mbit/s from the client, round trips in milliseconds.
 const UNEQUAL_LINKS: [(u32, u32); 3] = [(4, 30), (3, 60), (2, 100)];
@@ -50,13 +50,25 @@ fn payload_rate(mbps: u32, share: f64) -> Bitrate {
 
 /// The case `live`.
 pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), LabError> {
-    let rows = [("1.3 × best", times_best_link(UNEQUAL_LINKS, 1.3)), ("0.85 × all", share_of_all_links(UNEQUAL_LINKS, 0.85))];
+    let rows = [
+        ("1.3 × best", times_best_link(UNEQUAL_LINKS, 1.3)),
+        ("0.85 × all", share_of_all_links(UNEQUAL_LINKS, 0.85)),
+    ];
     for (row, bitrate) in rows.iter().filter(|(row, _)| bench.is_selected("live", row)) {
         let config = BroadcastConfig { length: Duration::from_secs(bench.seconds.into()), rate: *bitrate };
         for run in 0..bench.runs {
             let case = format!("live {row}");
-            let Some(broadcast) = run_broadcast(bench, report, &case, (&links(UNEQUAL_LINKS), config, &[], run))? else { return Ok(()) };
-            add(report, &case, "s behind the camera", Threshold::AtMost(MAX_ENCODER_LAG_S), broadcast.encoder_lag_s);
+            let Some(broadcast) = run_broadcast(bench, report, &case, (&links(UNEQUAL_LINKS), config, &[], run))?
+            else {
+                return Ok(());
+            };
+            add(
+                report,
+                &case,
+                "s behind the camera",
+                Threshold::AtMost(MAX_ENCODER_LAG_S),
+                broadcast.encoder_lag_s,
+            );
             add(report, &case, "s of stall", Threshold::Stated, broadcast.stall_s);
             add(report, &case, "s to buffer", Threshold::Stated, broadcast.required_buffer_s);
             for (at, metric) in ["% over l0", "% over l1", "% over l2"].into_iter().enumerate() {
@@ -70,16 +82,22 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
 /// The case `cut`.
 pub(super) fn run_failures(bench: &FleetBench, report: &mut ReportTable) -> Result<(), LabError> {
     // Twelve seconds at least: two failures of two seconds each, with time between them.
-    let config =
-        BroadcastConfig { length: Duration::from_secs(u64::from(bench.seconds / 5).max(12)), rate: times_best_link(EQUAL_LINKS, 1.3) };
-    for (row, mode, max_stall) in [("carrier", FailureMode::CarrierLost, 1.5), ("silent", FailureMode::Silent, 2.5)] {
+    let config = BroadcastConfig {
+        length: Duration::from_secs(u64::from(bench.seconds / 5).max(12)),
+        rate: times_best_link(EQUAL_LINKS, 1.3),
+    };
+    for (row, mode, max_stall) in [("carrier", FailureMode::CarrierLost, 1.5), ("silent", FailureMode::Silent, 2.5)]
+    {
         if !bench.is_selected("cut", row) {
             continue;
         }
         for run in 0..bench.runs {
             let case = format!("cut {row}");
             let cuts = two_failures(config.length, [mode; 2]);
-            let Some(broadcast) = run_broadcast(bench, report, &case, (&links(EQUAL_LINKS), config, &cuts, run))? else { return Ok(()) };
+            let Some(broadcast) = run_broadcast(bench, report, &case, (&links(EQUAL_LINKS), config, &cuts, run))?
+            else {
+                return Ok(());
+            };
             add(report, &case, "RTMP disconnects", Threshold::AtMost(0.0), broadcast.disconnects as f64);
             for impact in &broadcast.failures {
                 add(report, &case, "s of stall", Threshold::AtMost(max_stall), impact.stall_s);
@@ -103,7 +121,13 @@ fn run_broadcast(
         return Ok(None);
     }
     let Some(broadcast) = broadcast(&bench.fleet_config(links, 1, run), show, cuts)? else { return Ok(None) };
-    add(report, case, "packets missing", Threshold::AtMost(0.0), (broadcast.received.missing + broadcast.received.unexpected) as f64);
+    add(
+        report,
+        case,
+        "packets missing",
+        Threshold::AtMost(0.0),
+        (broadcast.received.missing + broadcast.received.unexpected) as f64,
+    );
     if let Some(dropped) = broadcast.dropped_frames {
         add(report, case, "frames dropped", Threshold::AtMost(0.0), dropped as f64);
     }
@@ -129,11 +153,16 @@ mod tests {
     fn rates_lie_where_they_are_asked_for() {
         let best = payload_rate(4, 1.0).bits_per_sec() as f64;
         let all = payload_rate(9, 1.0).bits_per_sec() as f64;
-        let (low, high) =
-            (times_best_link(UNEQUAL_LINKS, 1.3).bits_per_sec() as f64, share_of_all_links(UNEQUAL_LINKS, 0.85).bits_per_sec() as f64);
+        let (low, high) = (
+            times_best_link(UNEQUAL_LINKS, 1.3).bits_per_sec() as f64,
+            share_of_all_links(UNEQUAL_LINKS, 0.85).bits_per_sec() as f64,
+        );
         assert!((low / best - 1.3).abs() < 1e-6 && (high / all - 0.85).abs() < 1e-6);
         // While one of three is away, two of four carry it.
-        assert!((times_best_link(EQUAL_LINKS, 1.3).bits_per_sec() as f64) < 0.7 * payload_rate(8, 1.0).bits_per_sec() as f64);
+        assert!(
+            (times_best_link(EQUAL_LINKS, 1.3).bits_per_sec() as f64)
+                < 0.7 * payload_rate(8, 1.0).bits_per_sec() as f64
+        );
         assert_eq!(links(EQUAL_LINKS).len(), 3);
     }
 }

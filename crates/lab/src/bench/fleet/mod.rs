@@ -25,12 +25,12 @@ use std::path::PathBuf;
 use clap::Args;
 use marline_sim::spec::LinkSpec;
 
-use super::report::ReportTable;
 use super::cases::{self, Cases, is_interrupted, parse_link};
-use crate::results::Backend;
+use super::report::ReportTable;
 use crate::fleet::client_flow::Direction;
-use crate::fleet::{RelayAssignment, FleetConfig, EdgeAccess};
+use crate::fleet::{EdgeAccess, FleetConfig, RelayAssignment};
 use crate::result_file::ResultFile;
+use crate::results::Backend;
 use crate::runner::command::prepare_run;
 use crate::{Congestion, LabError};
 
@@ -81,7 +81,15 @@ impl FleetBench {
             true => (1, 12, 4, 100_000_000),
             false => (args.runs, args.seconds, args.transfer_seconds, 1_000_000_000),
         };
-        Self { cases, runs, seconds, transfer_seconds: transfer, cpu_bytes: volume, congestion: args.congestion, program }
+        Self {
+            cases,
+            runs,
+            seconds,
+            transfer_seconds: transfer,
+            cpu_bytes: volume,
+            congestion: args.congestion,
+            program,
+        }
     }
 
     /// So many relays, named to the edge.
@@ -119,7 +127,7 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
     let program = crate::program::marline()?;
     let bench = FleetBench::new(args, wanted, program);
     let mut report = ReportTable::default();
-    turns::run_cases(&cases, |case| match case {
+    cases::run_cases(&cases, |case| match case {
         "upload" => transfer::run(&bench, &mut report, Direction::Up),
         "download" => transfer::run(&bench, &mut report, Direction::Down),
         "live" => live::run(&bench, &mut report),
@@ -127,5 +135,11 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
         "killed" => failover::run(&bench, &mut report),
         _ => cpu::run(&bench, &mut report),
     })?;
-    turns::finish(file, &format!("Both ends: {}.\n", args.congestion), &report.table(), &report.to_json(), report.problems)
+    cases::finish(
+        file,
+        &format!("Both ends: {}.\n", args.congestion),
+        &report.table(),
+        &report.to_json(),
+        report.problems,
+    )
 }

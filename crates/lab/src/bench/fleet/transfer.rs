@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use marline_sim::spec::LinkSpec;
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{FleetBench, is_interrupted, parse_link};
 use crate::fleet::LabFleet;
-use crate::fleet::client_flow::{Direction, ClientTransport, transfer};
+use crate::fleet::client_flow::{ClientTransport, Direction, transfer};
 use crate::{Lab, LabError, LabSpec};
 
 /// Links of a row: Mbit/s the way that is measured, and round trip in milliseconds.
@@ -113,7 +113,9 @@ fn measure(
     let rate_of = |at: usize| row.links.get(at).map_or(0, |(rate, _)| *rate);
     let bytes = match client {
         TransferClient::All => bytes_at_rates(row.links.iter().map(|(rate, _)| *rate), bench.transfer_seconds),
-        TransferClient::EdgeOver(at) | TransferClient::TcpOver(at) => bytes_at_rates([rate_of(at)], bench.transfer_seconds),
+        TransferClient::EdgeOver(at) | TransferClient::TcpOver(at) => {
+            bytes_at_rates([rate_of(at)], bench.transfer_seconds)
+        }
     };
     let limit = Duration::from_secs(u64::from(bench.transfer_seconds) * 5 + 30);
     let (result, unreliable_reason) = match client {
@@ -124,20 +126,38 @@ fn measure(
                 ..LabSpec::new(links_in_use.clone())
             })?;
             lab.start_links()?;
-            (transfer(&lab, ClientTransport::Plain, direction, bytes, limit)?, lab.emulation_report()?.unreliable_reason())
+            (
+                transfer(&lab, ClientTransport::Plain, direction, bytes, limit)?,
+                lab.emulation_report()?.unreliable_reason(),
+            )
         }
         _ => {
             let fleet = LabFleet::start(&bench.fleet_config(&links_in_use, 1, run))?;
             std::thread::sleep(EDGE_WARM_UP);
-            (transfer(fleet.lab(), ClientTransport::Edge, direction, bytes, limit)?, fleet.lab().emulation_report()?.unreliable_reason())
+            (
+                transfer(fleet.lab(), ClientTransport::Edge, direction, bytes, limit)?,
+                fleet.lab().emulation_report()?.unreliable_reason(),
+            )
         }
     };
     let client_name = client_name(client, links);
     match result {
         Err(reason) => report.problem(&case, &client_name, run, &reason),
         Ok(transferred) => {
-            report.add(&case, "Mbit/s in all", ("marline", &threshold(row, links)), &client_name, transferred.mbps());
-            report.add(&case, "Mbit/s from 3 s on", ("marline", &Threshold::Stated), &client_name, transferred.settled_bps / 1e6);
+            report.add(
+                &case,
+                "Mbit/s in all",
+                ("marline", &threshold(row, links)),
+                &client_name,
+                transferred.mbps(),
+            );
+            report.add(
+                &case,
+                "Mbit/s from 3 s on",
+                ("marline", &Threshold::Stated),
+                &client_name,
+                transferred.settled_bps / 1e6,
+            );
         }
     }
     if let Some(reason) = unreliable_reason {

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use marline_core::units::DataSize;
-use marline_sim::spec::{LinkEventKind, LinkEvent, LinkSpec};
+use marline_sim::spec::{LinkEvent, LinkEventKind, LinkSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::mptcp::daemon::PathsDaemon;
 use crate::mptcp::http_client::{self, Connection, DownloadResult, SocketProtocol, StopCondition};
@@ -108,7 +108,8 @@ const FAULTS: [FaultCase; 6] = [
 ];
 
 pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<(), LabError> {
-    let payload = Payload::new(DataSize::from_bytes(DOWNLOAD_BYTES)).map_err(LabError::at_step("a file in memory"))?;
+    let payload =
+        Payload::new(DataSize::from_bytes(DOWNLOAD_BYTES)).map_err(LabError::at_step("a file in memory"))?;
     for fault in FAULTS.iter().filter(|fault| bench.is_selected("faults", fault.name)) {
         for run in 0..bench.args.runs {
             for variant in [PathVariant::MARLINE, PathVariant::EMPTCP] {
@@ -154,12 +155,24 @@ fn run_fault(
     let marline_name = PathVariant::MARLINE.name(&links);
     match recovery_time {
         Ok(Some(time)) => {
-            report.add(&case, fault.metric, (&marline_name, &Threshold::AtMost(fault.threshold_s)), &variant_name, time.as_secs_f64());
+            report.add(
+                &case,
+                fault.metric,
+                (&marline_name, &Threshold::AtMost(fault.threshold_s)),
+                &variant_name,
+                time.as_secs_f64(),
+            );
         }
         Ok(None) => notice(&format!("{case}, {variant_name}, run {run}: LTE was in use already")),
         Err(reason) => report.problem(&case, &variant_name, run, &reason),
     }
-    report.add(&case, "s in which nothing came", (&marline_name, &Threshold::Stated), &variant_name, got.longest_pause.as_secs_f64());
+    report.add(
+        &case,
+        "s in which nothing came",
+        (&marline_name, &Threshold::Stated),
+        &variant_name,
+        got.longest_pause.as_secs_f64(),
+    );
     if let Some(reason) = emulation.unreliable_reason() {
         report.mark_unreliable(&case, &reason);
     }
@@ -169,13 +182,19 @@ fn run_fault(
 type FaultResult = (Result<Recovery, String>, Result<DownloadResult, String>);
 
 /// A download, and the trouble in its middle.
-fn inject_during_download(lab: &Lab, daemon: &mut PathsDaemon, fault: &FaultCase, file: &Path) -> Result<FaultResult, LabError> {
+fn inject_during_download(
+    lab: &Lab,
+    daemon: &mut PathsDaemon,
+    fault: &FaultCase,
+    file: &Path,
+) -> Result<FaultResult, LabError> {
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stop = StopCondition { limit: Duration::from_secs(180), stop_after: None, wants_sha256: true };
     lab.start_links()?;
     let start = Instant::now();
     Ok(std::thread::scope(|scope| {
-        let download = scope.spawn(|| lab.run_at_client(|| fetch::download(SocketProtocol::Mptcp, &name, stop)));
+        let download =
+            scope.spawn(|| lab.run_at_client(|| http_client::download(SocketProtocol::Mptcp, &name, stop)));
         while start.elapsed() < fault.starts_at && !is_interrupted() {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -191,18 +210,26 @@ fn recovery_time(recovery: &Recovery, emulation: &EmulationReport) -> Result<Opt
     match recovery {
         Recovery::After(time) => Ok(Some(*time)),
         Recovery::OverLte(failed_at) => {
-            let payload_samples = || lte.traffic_samples.iter().filter(|sample| sample.down > 0 && sample.payload > 0);
+            let payload_samples =
+                || lte.traffic_samples.iter().filter(|sample| sample.down > 0 && sample.payload > 0);
             if payload_samples().any(|sign| sign.at <= *failed_at && sign.at + IN_USE_WINDOW > *failed_at) {
                 return Ok(None);
             }
-            let first_sample = payload_samples().find(|sign| sign.at > *failed_at).ok_or("nothing came over LTE")?;
+            let first_sample =
+                payload_samples().find(|sign| sign.at > *failed_at).ok_or("nothing came over LTE")?;
             Ok(Some(first_sample.at - *failed_at))
         }
         Recovery::PrioResent => {
             let losses = emulation.links.iter().filter_map(|link| {
                 let lost_request = link.mp_prio_requests.iter().find(|asked| asked.is_dropped)?;
-                let mut later_requests = link.mp_prio_requests.iter().filter(|other| other.at > lost_request.at && !other.is_dropped);
-                Some((lost_request.at, later_requests.find(|other| other.backup == lost_request.backup).map(|next_request| next_request.at - lost_request.at)))
+                let mut later_requests =
+                    link.mp_prio_requests.iter().filter(|other| other.at > lost_request.at && !other.is_dropped);
+                Some((
+                    lost_request.at,
+                    later_requests
+                        .find(|other| other.backup == lost_request.backup)
+                        .map(|next_request| next_request.at - lost_request.at),
+                ))
             });
             let (_, delay) = losses.min_by_key(|(at, _)| *at).ok_or("nobody asked for another priority")?;
             delay.map(Some).ok_or_else(|| "it was not asked again".into())
@@ -251,8 +278,13 @@ fn overflow_events(lab: &Lab, daemon: &mut PathsDaemon, _: Duration) -> Result<R
     };
     let connection = lab.run_at_client(|| {
         std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..FLOOD_THREADS_AND_CONNECTIONS.0).map(|_| scope.spawn(|| (0..FLOOD_THREADS_AND_CONNECTIONS.1).try_for_each(|_| open_connection().map(drop)))).collect();
+            let threads: Vec<_> = (0..FLOOD_THREADS_AND_CONNECTIONS.0)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..FLOOD_THREADS_AND_CONNECTIONS.1).try_for_each(|_| open_connection().map(drop))
+                    })
+                })
+                .collect();
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
         })?;
         open_connection()

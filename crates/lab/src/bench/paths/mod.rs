@@ -24,13 +24,13 @@ use clap::Args;
 use marline_core::units::DataSize;
 use marline_sim::spec::{LinkEvent, LinkSpec};
 
-use super::report::ReportTable;
 use super::cases::{self, Cases, is_interrupted, parse_link};
-use crate::results::Backend;
+use super::report::ReportTable;
 use crate::mptcp::mptcpd::Mptcpd;
-use crate::mptcp::testbed::{TestbedConfig, Testbed, PathVariant};
+use crate::mptcp::testbed::{PathVariant, Testbed, TestbedConfig};
 use crate::result_file::ResultFile;
-use crate::runner::command::{prepare_run, notice};
+use crate::results::Backend;
+use crate::runner::command::{notice, prepare_run};
 use crate::{Congestion, LabError};
 
 /// `marline-lab bench paths`.
@@ -71,11 +71,17 @@ struct PathsBench<'a> {
 
 impl PathsBench<'_> {
     /// A place with these links.
-    fn testbed_config<'s>(&'s self, links: &'s [LinkSpec], events: &'s [LinkEvent], served_file: &'s Path, run: u32) -> TestbedConfig<'s> {
+    fn testbed_config<'s>(
+        &'s self,
+        links: &'s [LinkSpec],
+        events: &'s [LinkEvent],
+        served_file: &'s Path,
+        run: u32,
+    ) -> TestbedConfig<'s> {
         TestbedConfig {
             links,
             events,
-            served_file: served: served_file,
+            served_file,
             congestion: self.args.congestion,
             seed: u64::from(run) + 1,
             program: &self.program,
@@ -84,7 +90,13 @@ impl PathsBench<'_> {
     }
 
     /// A place in which somebody decides; none: it could not be had, which is told.
-    fn start_testbed(&self, report: &mut ReportTable, case: &str, config: &TestbedConfig<'_>, (variant, run): (PathVariant, u32)) -> Option<Testbed> {
+    fn start_testbed(
+        &self,
+        report: &mut ReportTable,
+        case: &str,
+        config: &TestbedConfig<'_>,
+        (variant, run): (PathVariant, u32),
+    ) -> Option<Testbed> {
         if variant == PathVariant::Mptcpd && Mptcpd::program().is_none() {
             return None;
         }
@@ -116,12 +128,18 @@ pub(super) fn run(args: &PathsArgs) -> Result<u8, LabError> {
     let program = crate::program::marline()?;
     let bench = PathsBench { args, cases, program };
     let mut report = ReportTable::default();
-    turns::run_cases(&bench.cases.selected_cases(), |case| match case {
+    cases::run_cases(&bench.cases.selected_cases(), |case| match case {
         "unequal" => unequal::run(&bench, &mut report),
         "suspend" => suspend::run(&bench, &mut report),
         "small" => small::run(&bench, &mut report),
         "faults" => faults::run(&bench, &mut report),
         _ => scale::run(&bench, &mut report),
     })?;
-    turns::finish(file, &format!("Sender: {}.\n", args.congestion), &report.table(), &report.to_json(), report.problems)
+    cases::finish(
+        file,
+        &format!("Sender: {}.\n", args.congestion),
+        &report.table(),
+        &report.to_json(),
+        report.problems,
+    )
 }

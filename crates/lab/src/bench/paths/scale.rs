@@ -15,10 +15,10 @@ use marline_core::units::{Bitrate, DataSize};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::mptcp::http_client::{Connection, SocketProtocol, StopCondition};
-use crate::mptcp::testbed::{Testbed, PathVariant};
+use crate::mptcp::testbed::{PathVariant, Testbed};
 use crate::runner::command::notice;
 use crate::runner::sampler;
 use crate::server::Payload;
@@ -27,7 +27,9 @@ use crate::{Lab, LabError};
 pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<(), LabError> {
     let small = Payload::new(DataSize::from_kib(1)).map_err(LabError::at_step("a file in memory"))?;
     let large = small.directory().join("large");
-    std::fs::File::create(&large).and_then(|file| file.set_len(LARGE_FILE_BYTES)).map_err(LabError::at_step("a file in memory"))?;
+    std::fs::File::create(&large)
+        .and_then(|file| file.set_len(LARGE_FILE_BYTES))
+        .map_err(LabError::at_step("a file in memory"))?;
     let name = small.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let links = [
         parse_link("wifi,rate=100Mbit/s,up=50Mbit/s,rtt=20ms,queue=1MB"),
@@ -48,7 +50,9 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
                 let Some(testbed) = bench.start_testbed(report, &case, &config, (variant, run)) else { continue };
                 testbed.lab().start_links()?;
                 let (marline_name, variant_name) = (PathVariant::MARLINE.name(&links), variant.name(&links));
-                let mut add = |metric, threshold, figure| report.add(&case, metric, (&marline_name, &threshold), &variant_name, figure);
+                let mut add = |metric, threshold, figure| {
+                    report.add(&case, metric, (&marline_name, &threshold), &variant_name, figure)
+                };
                 match measure(&testbed, *count, &name) {
                     Ok(usage) => {
                         add("% of a core", Threshold::AtMost(cpu), usage.cpu_share * 100.0);
@@ -82,13 +86,20 @@ struct DaemonUsage {
 fn measure(testbed: &Testbed, count: u32, name: &str) -> Result<DaemonUsage, String> {
     let pid = testbed.pid().ok_or("the daemon is gone")?;
     let lab = testbed.lab();
-    let idle = open_connections(lab, count.saturating_sub(ACTIVE_CONNECTIONS), name).map_err(|error| format!("connections: {error}"))?;
+    let idle = open_connections(lab, count.saturating_sub(ACTIVE_CONNECTIONS), name)
+        .map_err(|error| format!("connections: {error}"))?;
     let is_over = AtomicBool::new(false);
     let usage = lab.run_at_client(|| {
         std::thread::scope(|scope| {
             let mut readers = Vec::new();
             for _ in 0..ACTIVE_CONNECTIONS {
-                let read_slowly = || Connection::open(SocketProtocol::Mptcp, CLIENT_TIMEOUT)?.read_slowly("large", RATE_PER_CONNECTION, &is_over);
+                let read_slowly = || {
+                    Connection::open(SocketProtocol::Mptcp, CLIENT_TIMEOUT)?.read_slowly(
+                        "large",
+                        RATE_PER_CONNECTION,
+                        &is_over,
+                    )
+                };
                 readers.push(std::thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, read_slowly)?);
             }
             std::thread::sleep(SETTLE_TIME);
@@ -107,7 +118,12 @@ fn measure(testbed: &Testbed, count: u32, name: &str) -> Result<DaemonUsage, Str
                 bytes += reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader broke down")))?;
             }
             let carried = bytes as f64 * 8.0 / 1e6 / (SETTLE_TIME + MEASURE_TIME).as_secs_f64();
-            Ok(DaemonUsage { cpu_share: cpu, rss_bytes: memory, managed: managed.unwrap_or(0) as f64, carried_mbps: carried })
+            Ok(DaemonUsage {
+                cpu_share: cpu,
+                rss_bytes: memory,
+                managed: managed.unwrap_or(0) as f64,
+                carried_mbps: carried,
+            })
         })
     });
     drop(idle);
@@ -125,9 +141,13 @@ fn open_connections(lab: &Lab, count: u32, name: &str) -> io::Result<Vec<Connect
                     scope.spawn(move || {
                         for _ in (thread_number..count).step_by(OPENER_THREADS as usize) {
                             let mut connection = Connection::open(SocketProtocol::Mptcp, CLIENT_TIMEOUT)?;
-                            let stop = StopCondition { limit: CLIENT_TIMEOUT, stop_after: None, wants_sha256: false };
+                            let stop =
+                                StopCondition { limit: CLIENT_TIMEOUT, stop_after: None, wants_sha256: false };
                             connection.get(name, Instant::now(), stop)?;
-                            connections.lock().map_err(|_| io::Error::other("another one broke down"))?.push(connection);
+                            connections
+                                .lock()
+                                .map_err(|_| io::Error::other("another one broke down"))?
+                                .push(connection);
                         }
                         Ok(())
                     })

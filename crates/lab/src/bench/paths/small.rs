@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use marline_core::units::DataSize;
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::LabError;
-use crate::results::energy::device_model;
-use crate::mptcp::http_client::StopCondition;
 use crate::mptcp::energy;
+use crate::mptcp::http_client::StopCondition;
 use crate::mptcp::testbed::{ENERGY_MODEL, PathVariant};
+use crate::results::energy::device_model;
 use crate::server::Payload;
 
 /// The categories (eMPTCP §5.1: bad below 8 Mbit/s), Wi-Fi first; rates in Mbit/s. chosen: amid what was measured there.
@@ -21,7 +21,9 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
     let payload = Payload::new(DataSize::from_kib(256)).map_err(LabError::at_step("a file in memory"))?;
     let file = payload.path();
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    for (category, wifi, lte) in CATEGORIES.into_iter().filter(|(category, ..)| bench.is_selected("small", category)) {
+    for (category, wifi, lte) in
+        CATEGORIES.into_iter().filter(|(category, ..)| bench.is_selected("small", category))
+    {
         let case = format!("small {category}");
         let links = [
             parse_link(&format!("wifi,rate={wifi}Mbit/s,up=5Mbit/s,rtt=40ms")),
@@ -31,7 +33,14 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
         let energy_threshold = Threshold::AtMostTimes(1.03, vec![PathVariant::SingleLinkTcp(0).name(&links)]);
         let time_threshold = Threshold::AtMostTimes(1.05, vec![PathVariant::KernelMptcp.name(&links)]);
         for run in 0..bench.args.runs {
-            for variant in [PathVariant::SingleLinkTcp(0), PathVariant::SingleLinkMptcp, PathVariant::KernelMptcp, PathVariant::Mptcpd, PathVariant::EMPTCP, PathVariant::MARLINE] {
+            for variant in [
+                PathVariant::SingleLinkTcp(0),
+                PathVariant::SingleLinkMptcp,
+                PathVariant::KernelMptcp,
+                PathVariant::Mptcpd,
+                PathVariant::EMPTCP,
+                PathVariant::MARLINE,
+            ] {
                 if is_interrupted() {
                     return Ok(());
                 }
@@ -43,12 +52,30 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
                     Err(reason) => report.problem(&case, &variant_name, run, &reason),
                     Ok(download) => {
                         let emulation = testbed.emulation_report()?;
-                        let breakdown = joules::energy_of_packets(&emulation, device_model(ENERGY_MODEL));
-                        report.add(&case, "J", (&marline_name, &energy_threshold), &variant_name, breakdown.total().as_joules_f64());
-                        report.add(&case, "s", (&marline_name, &time_threshold), &variant_name, download.time.as_secs_f64());
+                        let breakdown = energy::energy_of_packets(&emulation, device_model(ENERGY_MODEL));
+                        report.add(
+                            &case,
+                            "J",
+                            (&marline_name, &energy_threshold),
+                            &variant_name,
+                            breakdown.total().as_joules_f64(),
+                        );
+                        report.add(
+                            &case,
+                            "s",
+                            (&marline_name, &time_threshold),
+                            &variant_name,
+                            download.time.as_secs_f64(),
+                        );
                         let packets = emulation.links.get(1).map_or(0, |lte| lte.traffic_samples.len());
                         let no_packets = Threshold::AtMost(0.0);
-                        report.add(&case, "moments with packets on LTE", (&marline_name, &no_packets), &variant_name, packets as f64);
+                        report.add(
+                            &case,
+                            "moments with packets on LTE",
+                            (&marline_name, &no_packets),
+                            &variant_name,
+                            packets as f64,
+                        );
                         if let Some(reason) = emulation.unreliable_reason() {
                             report.mark_unreliable(&case, &reason);
                         }

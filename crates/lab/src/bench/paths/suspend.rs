@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use marline_core::units::DataSize;
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::LabError;
 use crate::mptcp::http_client::StopCondition;
-use crate::mptcp::testbed::PathVariant;
 use crate::mptcp::suspended_traffic::SuspendedTraffic;
+use crate::mptcp::testbed::PathVariant;
 use crate::server::Payload;
 
 pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<(), LabError> {
@@ -50,7 +50,9 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
                 report.problem(CASE, &variant_name, run, &"LTE was not suspended for half a minute");
                 continue;
             };
-            let mut add = |metric, threshold, figure| report.add(CASE, metric, (&marline_name, &threshold), &variant_name, figure);
+            let mut add = |metric, threshold, figure| {
+                report.add(CASE, metric, (&marline_name, &threshold), &variant_name, figure)
+            };
             add("payload bytes over LTE after the drain", Threshold::AtMost(0.0), suspended.payload as f64);
             add("control kB a minute", Threshold::AtMost(2.0), suspended.control_per_minute / 1e3);
             add("s until the last payload", Threshold::Stated, suspended.drain_s);

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::super::report::{Threshold, ReportTable};
+use super::super::report::{ReportTable, Threshold};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::LabError;
 use crate::mptcp::http_client::StopCondition;
@@ -48,9 +48,12 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
         let names = |variants: &[PathVariant]| variants.iter().map(|who| who.name(&links)).collect();
         let late_threshold = Threshold::AtLeastTimes(0.97, names(&[best_link, PathVariant::KernelMptcp]));
         // Where the first subflow is the slow one, what is in its queue comes late.
-        let total_threshold = if lte > wifi { Threshold::AtLeastTimes(0.93, names(&[best_link])) } else { Threshold::Stated };
+        let total_threshold =
+            if lte > wifi { Threshold::AtLeastTimes(0.93, names(&[best_link])) } else { Threshold::Stated };
         for run in 0..bench.args.runs {
-            for variant in [best_link, PathVariant::KernelMptcp, PathVariant::Mptcpd, PathVariant::MARLINE_THROUGHPUT] {
+            for variant in
+                [best_link, PathVariant::KernelMptcp, PathVariant::Mptcpd, PathVariant::MARLINE_THROUGHPUT]
+            {
                 if is_interrupted() {
                     return Ok(());
                 }
@@ -65,9 +68,21 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
                     Ok(download) => {
                         let mbps = |rate: f64| rate * 8.0 / 1e6;
                         let late_mbps = mbps(download.rate_from(SETTLED_AFTER));
-                        report.add(&case, "Mbit/s from 5 s on", (&marline_name, &late_threshold), &variant_name, late_mbps);
+                        report.add(
+                            &case,
+                            "Mbit/s from 5 s on",
+                            (&marline_name, &late_threshold),
+                            &variant_name,
+                            late_mbps,
+                        );
                         let total_mbps = mbps(download.rate_from(Duration::ZERO));
-                        report.add(&case, "Mbit/s in all", (&marline_name, &total_threshold), &variant_name, total_mbps);
+                        report.add(
+                            &case,
+                            "Mbit/s in all",
+                            (&marline_name, &total_threshold),
+                            &variant_name,
+                            total_mbps,
+                        );
                     }
                 }
                 if let Some(reason) = testbed.lab().emulation_report()?.unreliable_reason() {

@@ -12,14 +12,15 @@ use marline_core::units::Bitrate;
 
 use super::mp4_fixture::Mp4Fixture;
 use super::player::{Playback, is_timeout};
-use super::testbed::{ProxyResponse, OriginProtocol, ProxyProcess, ProxyTestbed};
-use super::{Threshold, ProxyReport, is_interrupted};
+use super::testbed::{OriginProtocol, ProxyProcess, ProxyResponse, ProxyTestbed};
+use super::{ProxyReport, Threshold, is_interrupted};
 use crate::LabError;
 
 const DEVICES: [&str; 2] = ["eth0", "eth1"];
 
 pub(super) fn run(report: &mut ProxyReport, runs: u32, pause: Duration) -> Result<(), LabError> {
-    let fixture = Mp4Fixture::new(PLAYBACK_RATE, Duration::from_secs(400)).map_err(LabError::at_step("a film in memory"))?;
+    let fixture =
+        Mp4Fixture::new(PLAYBACK_RATE, Duration::from_secs(400)).map_err(LabError::at_step("a film in memory"))?;
     for run in 0..runs {
         for case in [run_players, run_idle_clients] {
             case(report, &fixture, run)?;
@@ -57,8 +58,9 @@ fn run_players(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) -> Resu
     let testbed = ProxyTestbed::start_veth(&DEVICES, &fixture.path())?;
     let proxy = ProxyProcess::start(&testbed, &DEVICES, &[])?;
     let (url, before) = (testbed.url(OriginProtocol::Http), proxy.peak_rss());
-    let playback = Playback { proxy: proxy.address, url: &url, fixture: film: fixture };
-    let results = run_threads(&testbed, PLAYERS, |number| play_at_rate(&playback, number)).map_err(LabError::at_step("players"))?;
+    let playback = Playback { proxy: proxy.address, url: &url, fixture };
+    let results = run_threads(&testbed, PLAYERS, |number| play_at_rate(&playback, number))
+        .map_err(LabError::at_step("players"))?;
     for reason in results.iter().filter_map(|late| late.as_ref().err()) {
         report.problem(CASE, run, reason);
     }
@@ -80,7 +82,8 @@ fn run_players(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) -> Resu
 fn play_at_rate(playback: &Playback<'_>, number: u32) -> io::Result<bool> {
     // Not all of them at once, which no player does.
     std::thread::sleep(Duration::from_millis(u64::from(number) * 5));
-    let mut response = ProxyResponse::request(playback.proxy, playback.url, 0, &format!("player {number}"))?.expect_success()?;
+    let mut response =
+        ProxyResponse::request(playback.proxy, playback.url, 0, &format!("player {number}"))?.expect_success()?;
     let (start, mut was_late) = (Instant::now(), false);
     let mut buffer = vec![0; 64 * 1024];
     while start.elapsed() < PLAY_TIME {
@@ -112,7 +115,8 @@ fn run_idle_clients(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) ->
     for reason in results.iter().filter_map(|answer| answer.as_ref().err()) {
         report.problem(CASE, run, reason);
     }
-    let count = |statuses: &[u16]| results.iter().flatten().filter(|status| statuses.contains(status)).count() as f64;
+    let count =
+        |statuses: &[u16]| results.iter().flatten().filter(|status| statuses.contains(status)).count() as f64;
     let row = report.row_mut(CASE, "served", "players", Threshold::AtLeast { times: 1.0 });
     row.add(true, count(&[200, 206]), None);
     row.add(false, PLAYERS.into(), None);
@@ -124,12 +128,17 @@ fn run_idle_clients(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) ->
     Ok(())
 }
 
-fn run_paused_player(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32, pause: Duration) -> Result<(), LabError> {
+fn run_paused_player(
+    report: &mut ProxyReport,
+    fixture: &Mp4Fixture,
+    run: u32,
+    pause: Duration,
+) -> Result<(), LabError> {
     const CASE: &str = "a player that pauses";
     let testbed = ProxyTestbed::start_veth(&DEVICES, &fixture.path())?;
     let proxy = ProxyProcess::start(&testbed, &DEVICES, &[])?;
     let url = testbed.url(OriginProtocol::Http);
-    let playback = Playback { proxy: proxy.address, url: &url, fixture: film: fixture };
+    let playback = Playback { proxy: proxy.address, url: &url, fixture };
     let result = testbed.run_at_client(|| {
         let mut response = playback.request(0)?;
         let (mut buffer, size) = (vec![0; 64 * 1024], fixture.bytes.len() as u64);
@@ -153,7 +162,12 @@ fn run_paused_player(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32, p
         }
         Err(reason) => report.problem(CASE, run, &reason),
     }
-    let row = report.row_mut(CASE, "MB in the proxy", "a window, and itself", Threshold::AtMost { times: 1.0, plus: 0.0 });
+    let row = report.row_mut(
+        CASE,
+        "MB in the proxy",
+        "a window, and itself",
+        Threshold::AtMost { times: 1.0, plus: 0.0 },
+    );
     row.add(true, proxy.peak_rss() as f64 / 1e6, None);
     row.add(false, 32.0 + PROXY_BASE_MB, None);
     proxy.stop()?;
@@ -162,7 +176,12 @@ fn run_paused_player(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32, p
 
 /// The most that the proxy has held.
 fn add_memory_row(report: &mut ProxyReport, case: &str, memory: u64) {
-    let row = report.row_mut(case, "MB in the proxy", "the bound, and itself", Threshold::AtMost { times: 1.0, plus: 0.0 });
+    let row = report.row_mut(
+        case,
+        "MB in the proxy",
+        "the bound, and itself",
+        Threshold::AtMost { times: 1.0, plus: 0.0 },
+    );
     row.add(true, memory as f64 / 1e6, None);
     row.add(false, 512.0 + PROXY_BASE_MB, None);
 }

@@ -15,8 +15,8 @@
 
 mod many_players;
 mod mp4_fixture;
-mod player;
 mod playback;
+mod player;
 mod speed;
 mod testbed;
 
@@ -30,10 +30,10 @@ use serde_json::json;
 
 use super::cases::{self, Cases, is_interrupted};
 use crate::LabError;
-use crate::results::{Backend, stats};
 use crate::html_report::Table;
 use crate::result_file::ResultFile;
-use crate::runner::command::{prepare_run, notice};
+use crate::results::{Backend, stats};
+use crate::runner::command::{notice, prepare_run};
 
 /// `marline-lab bench proxy`.
 #[derive(Clone, Debug, Args)]
@@ -94,11 +94,25 @@ pub(super) struct ProxyReport {
 }
 
 impl ProxyReport {
-    fn row_mut(&mut self, case: &str, metric: &'static str, reference_name: &'static str, threshold: Threshold) -> &mut ProxyReportRow {
+    fn row_mut(
+        &mut self,
+        case: &str,
+        metric: &'static str,
+        reference_name: &'static str,
+        threshold: Threshold,
+    ) -> &mut ProxyReportRow {
         let index = self.rows.iter().position(|row| row.case == case && row.metric == metric);
         let index = index.unwrap_or_else(|| {
             let (marline, reference, suspect) = Default::default();
-            self.rows.push(ProxyReportRow { case: case.into(), metric: what: metric, threshold: floor: threshold, marline: ours: marline, reference, reference_name: beside: reference_name, unreliable_reasons: suspect });
+            self.rows.push(ProxyReportRow {
+                case: case.into(),
+                metric,
+                threshold,
+                marline,
+                reference,
+                reference_name,
+                unreliable_reasons: suspect,
+            });
             self.rows.len() - 1
         });
         &mut self.rows[index]
@@ -149,7 +163,10 @@ impl ProxyReportRow {
             Some(value) => format!("{value:.3}"),
         };
         let (marline, reference) = (stats::median(&self.marline), stats::median(&self.reference));
-        let ratio = marline.zip(reference).filter(|(_, reference)| *reference > 0.0).map(|(our_value, reference_value)| our_value / reference_value);
+        let ratio = marline
+            .zip(reference)
+            .filter(|(_, reference)| *reference > 0.0)
+            .map(|(our_value, reference_value)| our_value / reference_value);
         let sign = if matches!(self.threshold, Threshold::AtLeast { .. }) { "≥" } else { "≤" };
         let range = stats::range(&self.marline).map(|(min, max)| format!("{min:.3}–{max:.3}"));
         vec![
@@ -177,7 +194,7 @@ pub(super) fn run(args: &ProxyArgs) -> Result<u8, LabError> {
         }
     }
     let mut report = ProxyReport::default();
-    turns::run_cases(&cases.selected_cases(), |case| match case {
+    cases::run_cases(&cases.selected_cases(), |case| match case {
         "speed" => speed::run(&mut report, args.runs, args.size),
         "start" => playback::start(&mut report, args.runs),
         "seek" => playback::seek(&mut report, args.runs),
@@ -187,12 +204,15 @@ pub(super) fn run(args: &ProxyArgs) -> Result<u8, LabError> {
     })?;
     let row = |row: &ProxyReportRow| json!({"row": row, "bound": row.bound(), "word": row.verdict()});
     let rows = report.rows.iter().map(row).collect();
-    turns::finish(file, "", &table(&report), &rows, report.problems)
+    cases::finish(file, "", &table(&report), &rows, report.problems)
 }
 
 fn table(report: &ProxyReport) -> Table {
     const HEAD: [&str; 10] = ["case", "what", "ours", "min–max", "reference", "of", "ratio", "floor", "", "runs"];
-    let unreliable = report.rows.iter().flat_map(|row| row.unreliable_reasons.first().map(|reason| format!("{}: {reason}", row.case)));
+    let unreliable = report
+        .rows
+        .iter()
+        .flat_map(|row| row.unreliable_reasons.first().map(|reason| format!("{}: {reason}", row.case)));
     let unreliable: Vec<String> = unreliable.collect();
     let note = match unreliable.is_empty() {
         true => "Medians.".to_owned(),

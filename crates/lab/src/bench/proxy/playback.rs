@@ -12,9 +12,9 @@ use marline_core::units::{Bitrate, DataSize};
 use marline_sim::spec::{LinkEventKind, LinkSpec, QueueLimit};
 
 use super::mp4_fixture::Mp4Fixture;
-use super::player::{PlaybackSummary, Playback};
+use super::player::{Playback, PlaybackSummary};
 use super::testbed::{OriginProtocol, ProxyProcess, ProxyTestbed};
-use super::{Threshold, ProxyReport, is_interrupted};
+use super::{ProxyReport, Threshold, is_interrupted};
 use crate::LabError;
 
 /// Starts a proxy over these links in a fresh lab, and does something with it.
@@ -31,7 +31,7 @@ fn with_proxy<T: Send>(
     let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     let proxy = ProxyProcess::start(&testbed, &names, proxy_args)?;
     let url = testbed.url(origin);
-    let playback = Playback { proxy: proxy.address, url: &url, fixture: film: fixture };
+    let playback = Playback { proxy: proxy.address, url: &url, fixture };
     let result = testbed.run_at_client(|| work(&playback, &testbed));
     let unreliable_reason = testbed.unreliable_reason();
     proxy.stop()?;
@@ -63,9 +63,10 @@ pub(super) fn start(report: &mut ProxyReport, runs: u32) -> Result<(), LabError>
                 let links = if marline { &both[..] } else { &both[best_index..=best_index] };
                 // One link cannot carry most of these films: held back for that, it would be no match.
                 let proxy_args = if marline { &[][..] } else { &["--start", "fast"][..] };
-                let (result, unreliable_reason) = with_proxy(links, &fixture, run, OriginProtocol::Http, proxy_args, |playback, _| {
-                    playback.play_until(|player| player.first_frame().is_some())
-                })?;
+                let (result, unreliable_reason) =
+                    with_proxy(links, &fixture, run, OriginProtocol::Http, proxy_args, |playback, _| {
+                        playback.play_until(|player| player.first_frame().is_some())
+                    })?;
                 match result {
                     Ok(played) => {
                         let threshold = Threshold::AtMost { times: 1.0, plus: RESOLUTION };
@@ -93,13 +94,16 @@ pub(super) fn seek(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> 
         for origin in [OriginProtocol::Http, OriginProtocol::Https, OriginProtocol::H2] {
             let case = format!("seek {}, {rate} + {rate} Mbit/s", origin.name());
             for run in 0..runs {
-                let (times, unreliable_reason) = with_proxy(&links, &fixture, run, origin, &[], |playback, _| seek_times(playback))?;
+                let (times, unreliable_reason) =
+                    with_proxy(&links, &fixture, run, origin, &[], |playback, _| seek_times(playback))?;
                 match times {
                     Ok(seek_times) => {
                         let threshold = Threshold::AtMost { times: 1.0, plus: 50.0 };
                         let row = report.row_mut(&case, "first byte ms", "loaded round trip", threshold);
                         row.add(false, loaded_rtt * 1e3, None);
-                        seek_times.iter().for_each(|time| row.add(true, time.as_secs_f64() * 1e3, unreliable_reason.clone()));
+                        seek_times
+                            .iter()
+                            .for_each(|time| row.add(true, time.as_secs_f64() * 1e3, unreliable_reason.clone()));
                     }
                     Err(reason) => report.problem(&case, run, &reason),
                 }
@@ -147,19 +151,20 @@ pub(super) fn link_failure(report: &mut ProxyReport, runs: u32) -> Result<(), La
         for failing in ["wifi", "lte"] {
             let case = format!("{failing} of two dies, film of {rate}");
             for run in 0..runs {
-                let (result, unreliable_reason) = with_proxy(&links, &fixture, run, OriginProtocol::Http, &[], |playback, testbed| {
-                    let mut has_failed = false;
-                    playback.play_until(|player| {
-                        if !has_failed && player.buffered() >= BUFFERED_BEFORE_FAILURE {
-                            has_failed = true;
-                            if let ProxyTestbed::Lab(lab) = testbed {
-                                // The emulator's end would be seen by its report.
-                                let _ = lab.change_link(failing, LinkEventKind::Down);
+                let (result, unreliable_reason) =
+                    with_proxy(&links, &fixture, run, OriginProtocol::Http, &[], |playback, testbed| {
+                        let mut has_failed = false;
+                        playback.play_until(|player| {
+                            if !has_failed && player.buffered() >= BUFFERED_BEFORE_FAILURE {
+                                has_failed = true;
+                                if let ProxyTestbed::Lab(lab) = testbed {
+                                    // The emulator's end would be seen by its report.
+                                    let _ = lab.change_link(failing, LinkEventKind::Down);
+                                }
                             }
-                        }
-                        false
-                    })
-                })?;
+                            false
+                        })
+                    })?;
                 match result {
                     Ok(played) => {
                         let no_stall = Threshold::AtMost { times: 1.0, plus: 0.0 };
@@ -184,22 +189,26 @@ pub(super) fn link_failure(report: &mut ProxyReport, runs: u32) -> Result<(), La
 /// A good link with a slow one beside it, against the good one alone.
 pub(super) fn slow(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> {
     for (rate, share) in [(4, 80), (20, 80)] {
-        let fixture = new_fixture(Bitrate::from_bits_per_sec(rate * 10_000 * share), if rate < 10 { 60 } else { 40 })?;
+        let fixture =
+            new_fixture(Bitrate::from_bits_per_sec(rate * 10_000 * share), if rate < 10 { 60 } else { 40 })?;
         let good = format!("wifi,rate={rate}Mbit/s,rtt=20ms");
         let both = [good.as_str(), "lte,rate=300kbit/s,rtt=400ms"];
         let case = format!("slow link beside {rate} Mbit/s, film at {share} %");
         for run in 0..runs {
             for marline in run_order(run) {
                 let links = if marline { &both[..] } else { &both[..1] };
-                let (result, unreliable_reason) = with_proxy(links, &fixture, run, OriginProtocol::Http, &[], |playback, _| {
-                    let played = playback.play_until(|_| false)?;
-                    let mut response = playback.request(0)?;
-                    playback.read_for(&mut response, LOAD_TIME)?;
-                    let (_, seek_time) = playback.seek(response, fixture.bytes.len() as u64 / 2)?;
-                    Ok((played, seek_time))
-                })?;
+                let (result, unreliable_reason) =
+                    with_proxy(links, &fixture, run, OriginProtocol::Http, &[], |playback, _| {
+                        let played = playback.play_until(|_| false)?;
+                        let mut response = playback.request(0)?;
+                        playback.read_for(&mut response, LOAD_TIME)?;
+                        let (_, seek_time) = playback.seek(response, fixture.bytes.len() as u64 / 2)?;
+                        Ok((played, seek_time))
+                    })?;
                 match result {
-                    Ok((played, seek_time)) => add_rows(report, &case, marline, played, seek_time, unreliable_reason),
+                    Ok((played, seek_time)) => {
+                        add_rows(report, &case, marline, played, seek_time, unreliable_reason)
+                    }
                     Err(reason) => report.problem(&case, run, &reason),
                 }
                 if is_interrupted() {
@@ -211,13 +220,28 @@ pub(super) fn slow(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> 
     Ok(())
 }
 
-fn add_rows(report: &mut ProxyReport, case: &str, marline: bool, result: PlaybackSummary, seek_time: Duration, unreliable_reason: Option<String>) {
+fn add_rows(
+    report: &mut ProxyReport,
+    case: &str,
+    marline: bool,
+    result: PlaybackSummary,
+    seek_time: Duration,
+    unreliable_reason: Option<String>,
+) {
     let threshold = |plus| Threshold::AtMost { times: 1.0, plus };
     let reference = "without it";
-    report.row_mut(case, "first picture s", reference, threshold(RESOLUTION)).add(marline, result.first_frame_s, unreliable_reason);
+    report.row_mut(case, "first picture s", reference, threshold(RESOLUTION)).add(
+        marline,
+        result.first_frame_s,
+        unreliable_reason,
+    );
     report.row_mut(case, "stalls", reference, threshold(0.0)).add(marline, result.stalls.into(), None);
     report.row_mut(case, "waited s", reference, threshold(RESOLUTION)).add(marline, result.waited_s, None);
-    report.row_mut(case, "seek ms", reference, threshold(RESOLUTION * 1e3)).add(marline, seek_time.as_secs_f64() * 1e3, None);
+    report.row_mut(case, "seek ms", reference, threshold(RESOLUTION * 1e3)).add(
+        marline,
+        seek_time.as_secs_f64() * 1e3,
+        None,
+    );
 }
 
 /// Rates of Wi-Fi and LTE, which of them is the better one, and the film's rate, in Mbit/s.

@@ -66,7 +66,11 @@ impl Playback<'_> {
             }
         }
         let start = player.first_frame().map_or(f64::NAN, |at| at.since(units::Instant::ZERO).as_secs_f64());
-        Ok(PlaybackSummary { first_frame_s: start, stalls: player.stalls(), waited_s: player.buffering_time().as_secs_f64() })
+        Ok(PlaybackSummary {
+            first_frame_s: start,
+            stalls: player.stalls(),
+            waited_s: player.buffering_time().as_secs_f64(),
+        })
     }
 
     /// Reads for this long as fast as it comes.

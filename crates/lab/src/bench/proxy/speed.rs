@@ -11,7 +11,7 @@ use marline_sys::process::{self, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::testbed::{OriginProtocol, ProxyProcess, ProxyTestbed};
-use super::{Threshold, ProxyReport, is_interrupted};
+use super::{ProxyReport, Threshold, is_interrupted};
 use crate::runner::command::notice;
 use crate::server::{TempDir, find_program};
 use crate::{LabError, Payload};

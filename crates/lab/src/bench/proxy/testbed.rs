@@ -108,7 +108,9 @@ impl ProxyTestbed {
             Self::Lab(lab) => {
                 let emulation = lab.emulation_report().ok()?;
                 let max_lateness = emulation.lateness.max;
-                emulation.unreliable_reason().or_else(|| (max_lateness > MAX_LATENESS).then(|| format!("a packet was {max_lateness:.0?} late")))
+                emulation.unreliable_reason().or_else(|| {
+                    (max_lateness > MAX_LATENESS).then(|| format!("a packet was {max_lateness:.0?} late"))
+                })
             }
             Self::Veth(_) => None,
         }
@@ -176,8 +178,9 @@ impl ProxyResponse {
         let mut stream = TcpStream::connect(proxy)?;
         stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        let request_head =
-            format!("GET /{url} HTTP/1.1\r\nHost: {proxy}\r\nUser-Agent: {player}\r\nRange: bytes={offset}-\r\n\r\n");
+        let request_head = format!(
+            "GET /{url} HTTP/1.1\r\nHost: {proxy}\r\nUser-Agent: {player}\r\nRange: bytes={offset}-\r\n\r\n"
+        );
         stream.write_all(request_head.as_bytes())?;
         let mut stream = BufReader::with_capacity(64 * 1024, stream);
         let mut line = String::new();
@@ -208,7 +211,7 @@ impl ProxyResponse {
 
     /// Some of the next bytes.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = self.stream.read_all(buffer)?;
+        let length = self.stream.read(buffer)?;
         self.offset += length as u64;
         Ok(length)
     }

@@ -14,7 +14,7 @@
 use marline_core::units::Duration;
 use marline_sim::spec::LinkSpec;
 
-use super::config::{self, UploadCase, PathSegment, ORIGINS, POSITIONS, RelayPosition, UploadRoute, link};
+use super::config::{self, ORIGINS, POSITIONS, PathSegment, RelayPosition, UploadCase, UploadRoute, link};
 use super::simulate;
 
 /// The artefacts that are measured; the others are made of them.
@@ -101,7 +101,7 @@ fn upload_case(artefact: &'static str, links: Vec<LinkSpec>, seed: u64) -> Uploa
         direct: PathSegment { rtt: near.from_edge.rtt + near.to_origin.rtt, ..near.from_edge },
         links,
         relays: vec![near],
-        routes: ways: routes,
+        routes,
         length: Duration::ZERO,
         seed,
     }
@@ -110,13 +110,13 @@ fn upload_case(artefact: &'static str, links: Vec<LinkSpec>, seed: u64) -> Uploa
 fn distance_cases(quick: bool) -> Vec<UploadCase> {
     let all = [100_u32, 500, 1000, 2000, 4000, 8000, 12_000];
     let of = |kilometres: &u32| {
-        let to = setting::path_of_length(*kilometres);
+        let to = config::path_of_length(*kilometres);
         UploadCase {
             artefact: "F8",
             name: format!("{kilometres} km"),
-            links: setting::two_8mbps_links(),
+            links: config::two_8mbps_links(),
             direct: to,
-            relays: vec![RelayPosition { from_edge, to_origin: RelayPosition::beside_edge().to_origin }],
+            relays: vec![RelayPosition { from_edge: to, to_origin: RelayPosition::beside_edge().to_origin }],
             routes: vec![UploadRoute::ToRelay(0)],
             length: Duration::ZERO,
             seed: u64::from(*kilometres),
@@ -127,17 +127,20 @@ fn distance_cases(quick: bool) -> Vec<UploadCase> {
 
 fn relay_choice_cases(effort: Effort) -> Vec<UploadCase> {
     let of = |n: u64| {
-        let (direct, relays) = setting::random_relays(n);
+        let (direct, relays) = config::random_relays(n);
         let each = |route: fn(usize) -> UploadRoute| (0..relays.len()).map(route);
-        let mut routes: Vec<UploadRoute> = each(UploadRoute::ToRelay).chain(each(UploadRoute::FromRelay)).chain(each(UploadRoute::Through)).collect();
+        let mut routes: Vec<UploadRoute> = each(UploadRoute::ToRelay)
+            .chain(each(UploadRoute::FromRelay))
+            .chain(each(UploadRoute::Through))
+            .collect();
         routes.extend(effort.includes_fleet.then_some(UploadRoute::Assigned));
         UploadCase {
             artefact: "F9",
             name: format!("origin {}", n + 1),
-            links: setting::two_8mbps_links(),
+            links: config::two_8mbps_links(),
             direct,
             relays,
-            routes: ways: routes,
+            routes,
             length: Duration::ZERO,
             seed: n + 1,
         }
@@ -147,8 +150,8 @@ fn relay_choice_cases(effort: Effort) -> Vec<UploadCase> {
 
 fn origin_cases(quick: bool) -> Vec<UploadCase> {
     let of = |n: u64| {
-        let direct = setting::random_origin(n);
-        let links = setting::two_8mbps_links();
+        let direct = config::random_origin(n);
+        let links = config::two_8mbps_links();
         let relays: Vec<RelayPosition> = POSITIONS.map(|part| RelayPosition::at_fraction(direct, part)).into();
         let mut case = UploadCase {
             artefact: "F11",
@@ -161,7 +164,12 @@ fn origin_cases(quick: bool) -> Vec<UploadCase> {
             seed: n + 1,
         };
         let relay = simulate::best_relay(&case);
-        case.routes = vec![UploadRoute::Direct(0), UploadRoute::Direct(1), UploadRoute::Split(relay), UploadRoute::Through(relay)];
+        case.routes = vec![
+            UploadRoute::Direct(0),
+            UploadRoute::Direct(1),
+            UploadRoute::Split(relay),
+            UploadRoute::Through(relay),
+        ];
         case
     };
     (0..if quick { QUICK_ORIGINS } else { ORIGINS }).map(of).collect()
@@ -188,8 +196,9 @@ mod tests {
         assert_eq!(cases("F5", WHOLE).len(), 11);
         assert_eq!(cases("F11", WHOLE).len(), 60);
         assert_eq!(cases("F5", Effort { runs: 3, ..WHOLE }).len(), 33);
-        let cells =
-            |artefact| cases(artefact, Effort { quick: true, ..WHOLE }).iter().map(|c| c.routes.len()).sum::<usize>();
+        let cells = |artefact| {
+            cases(artefact, Effort { quick: true, ..WHOLE }).iter().map(|c| c.routes.len()).sum::<usize>()
+        };
         let all: usize = MEASURED_ARTEFACTS.into_iter().map(cells).sum();
         assert!(all <= 40, "{all}: too much for a hurry");
     }

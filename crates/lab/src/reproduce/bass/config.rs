@@ -123,7 +123,10 @@ pub(super) fn random_relays(n: u64) -> (PathSegment, Vec<RelayPosition>) {
     let relays = RELAY_DISTANCES_KM.map(|away| {
         let onward = PathSegment {
             rate: Bitrate::from_mbps(random_in(&mut rng, RELAY_ORIGIN_MBPS)),
-            ..PathSegment::new(random_millis(&mut rng, ORIGIN_RTT), Ratio::from_ppm(random_in(&mut rng, RELAY_ORIGIN_LOSS) as u32))
+            ..PathSegment::new(
+                random_millis(&mut rng, ORIGIN_RTT),
+                Ratio::from_ppm(random_in(&mut rng, RELAY_ORIGIN_LOSS) as u32),
+            )
         };
         RelayPosition { from_edge: path_of_length(away), to_origin: onward }
     });

@@ -17,8 +17,8 @@ use marline_sim::fleet::{self, Fleet, instance};
 use marline_sim::rng::{Purpose, RandomStream};
 
 use super::rows::hit_threshold;
-use crate::results::{ResultRow, stats, round_to_thousandths};
 use crate::reproduce::threshold::Threshold;
+use crate::results::{ResultRow, round_to_thousandths, stats};
 
 /// One fleet under one load, matched by one.
 struct MatchResult {
@@ -113,7 +113,11 @@ fn match_fleet(load: u32, seed: u32) -> Vec<(&'static str, MatchResult)> {
         ("random", match_result(&instance, &bass_random(&instance, |n| rng.below(n)))),
     ];
     let each = MatchResult { mbps: mean_best_alone(&instance), gammas: vec![1.0; instance.edge_count()] };
-    std::iter::once((MARLINE, measured)).chain([(OPTIMAL, best)]).chain(others).chain([(BEST_OF_EACH, each)]).collect()
+    std::iter::once((MARLINE, measured))
+        .chain([(OPTIMAL, best)])
+        .chain(others)
+        .chain([(BEST_OF_EACH, each)])
+        .collect()
 }
 
 fn match_result(instance: &Instance, plan: &Matching) -> MatchResult {
@@ -145,12 +149,22 @@ fn figure_row(
     measured_and_spread: (Option<f64>, Option<f64>),
 ) -> ResultRow {
     let empty = ResultRow::empty(artefact, case, policy, metric, unit);
-    ResultRow { measured: measured_and_spread.0.map(round_to_thousandths), spread: measured_and_spread.1.map(round_to_thousandths), ..empty }
+    ResultRow {
+        measured: measured_and_spread.0.map(round_to_thousandths),
+        spread: measured_and_spread.1.map(round_to_thousandths),
+        ..empty
+    }
 }
 
 fn fleet_spec(load: u32, seed: u32) -> fleet::FleetSpec {
     let load = Ratio::from_percent(load);
-    fleet::FleetSpec { relay_count: RELAYS, edge_count: EDGES, candidates_per_edge: 3..=8, load, seed: u64::from(seed) }
+    fleet::FleetSpec {
+        relay_count: RELAYS,
+        edge_count: EDGES,
+        candidates_per_edge: 3..=8,
+        load,
+        seed: u64::from(seed),
+    }
 }
 
 /// BASS §V: 8 Amazon EC2 instances and 60 PlanetLab nodes.

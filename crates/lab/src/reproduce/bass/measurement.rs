@@ -34,7 +34,13 @@ impl UploadResult {
     /// Rates alone, rounded to what they are kept with.
     pub(super) fn rounded(mbps: f64, steady_mbps: f64) -> Self {
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
-        Self { mbps: rounded(mbps), steady_mbps: rounded(steady_mbps), relay: None, p99_lateness_s: 0.0, dropped_before_emulator: 0 }
+        Self {
+            mbps: rounded(mbps),
+            steady_mbps: rounded(steady_mbps),
+            relay: None,
+            p99_lateness_s: 0.0,
+            dropped_before_emulator: 0,
+        }
     }
 
     /// What two in a row let through.
@@ -45,7 +51,7 @@ impl UploadResult {
 
 impl MeasuredValues for UploadResult {
     fn unreliable_reason(&self) -> Option<String> {
-        cell::suspect(self.p99_lateness_s, self.dropped_before_emulator)
+        measurement::suspect(self.p99_lateness_s, self.dropped_before_emulator)
     }
 
     fn to_line(&self) -> String {
@@ -68,7 +74,7 @@ pub(super) struct UploadId {
 }
 
 /// What came of it.
-pub(super) type UploadMeasurement = cell::Measurement<UploadId, UploadResult>;
+pub(super) type UploadMeasurement = measurement::Measurement<UploadId, UploadResult>;
 
 impl UploadId {
     /// Of this case and way.
@@ -98,6 +104,6 @@ mod tests {
 
     #[test]
     fn what_the_repository_keeps_is_understood() {
-        cell::tests::is_understood::<UploadId, UploadResult>("bass");
+        measurement::tests::is_understood::<UploadId, UploadResult>("bass");
     }
 }

@@ -13,30 +13,30 @@
 //! 5. The exit code is 1 if an upload failed; a floor that is missed is said, and changes no code.
 
 mod cases;
+mod config;
 mod fleet;
 mod measurement;
-mod measure;
 mod real;
 mod rows;
-mod upload;
-mod config;
+mod runner;
 mod simulate;
 mod table;
+mod upload;
 
 use super::ReproduceArgs;
+use super::measurement::latest;
 use super::result_set::ResultSet;
-use super::measurement;
-use super::threshold::{self, Threshold};
 use super::store::ResultStore;
+use super::threshold::{self, Threshold};
 use crate::LabError;
 use crate::bench::is_interrupted;
 use crate::results::{Backend, ResultRow};
-use crate::runner::command::{prepare_run, print_line, notice};
-use cases::{Effort, ARTEFACTS, MEASURED_ARTEFACTS, measured_artefact};
-use measurement::{UploadMeasurement, UploadId};
+use crate::runner::command::{notice, prepare_run, print_line};
+use cases::{ARTEFACTS, Effort, MEASURED_ARTEFACTS, measured_artefact};
+use config::UploadCase;
+use measurement::{UploadId, UploadMeasurement};
 use real::UploadRunner;
 use rows::Results;
-use config::UploadCase;
 
 /// Does it, and gives the exit code: 1 if something could not be uploaded.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
@@ -59,9 +59,16 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let effort = Effort { runs: args.runs.unwrap_or(1), quick: args.quick, includes_fleet: args.includes_fleet };
     let cases = chosen.cases(effort, backend);
     if backend == Backend::Sim {
-        let cells = measure::measure_simulated(&cases, args.congestion.name())?;
+        let cells = runner::measure_simulated(&cases, args.congestion.name())?;
         let drawn = if args.quick { QUICK_FLEETS } else { args.runs.unwrap_or(FLEETS) };
-        return Ok(print_results(args, &chosen, &cases, &cells, Some(fleet::rows(|a| chosen.includes(a), drawn)), backend));
+        return Ok(print_results(
+            args,
+            &chosen,
+            &cases,
+            &cells,
+            Some(fleet::rows(|a| chosen.includes(a), drawn)),
+            backend,
+        ));
     }
     let store = match args.quick {
         true => None,
@@ -103,7 +110,9 @@ impl Selection {
 
     /// What is to be measured. In virtual time the choice among relays is [`fleet`]'s.
     fn cases(&self, effort: Effort, backend: Backend) -> Vec<UploadCase> {
-        let needs = |artefact: &str| ARTEFACTS.iter().any(|known| measured_artefact(known) == artefact && self.includes(known));
+        let needs = |artefact: &str| {
+            ARTEFACTS.iter().any(|known| measured_artefact(known) == artefact && self.includes(known))
+        };
         let mut all: Vec<UploadCase> = MEASURED_ARTEFACTS
             .into_iter()
             .filter(|artefact| needs(artefact))
@@ -124,10 +133,14 @@ fn artefact_of(name: &str) -> &str {
 }
 
 /// Does in real time what the store does not have; gives all that it has then, and whether the user stopped it.
-fn play(args: &ReproduceArgs, cases: &[UploadCase], store: Option<ResultStore<UploadMeasurement>>) -> Result<(Vec<UploadMeasurement>, bool), LabError> {
+fn play(
+    args: &ReproduceArgs,
+    cases: &[UploadCase],
+    store: Option<ResultStore<UploadMeasurement>>,
+) -> Result<(Vec<UploadMeasurement>, bool), LabError> {
     let runner = UploadRunner::new(args.congestion)?;
     let results = ResultSet::new(store);
-    measure::measure_real(cases, &results, &runner, args.jobs.unwrap_or(1))?;
+    runner::measure_real(cases, &results, &runner, args.jobs.unwrap_or(1))?;
     Ok((results.into_measurements(), is_interrupted()))
 }
 
@@ -149,7 +162,7 @@ fn print_results(
     rows.extend(floors.iter().map(Threshold::to_row));
     rows.iter_mut().for_each(|row| row.backend = backend);
     let of = |case: &UploadCase| case.routes.iter().map(|route| (case.clone(), *route)).collect::<Vec<_>>();
-    let last = |(case, route): (UploadCase, _)| cell::latest(cells, &UploadId::new(&case, route, args.congestion.name()));
+    let last = |(case, route): (UploadCase, _)| latest(cells, &UploadId::new(&case, route, args.congestion.name()));
     let problems: Vec<&UploadMeasurement> =
         cases.iter().flat_map(of).filter_map(last).filter(|cell| cell.problem.is_some()).collect();
     let code = u8::from(!problems.is_empty());
@@ -164,7 +177,9 @@ fn print_results(
     };
     print_line(&format!("\nBASS (arXiv 1605.08969): the paper's figure / ours, in {time}."));
     print_line(&congestion_note(backend, args.congestion.name()));
-    print_line("The paper plots figures 5, 8 and 9 without numbers; what its text says stands in the column `paper`.");
+    print_line(
+        "The paper plots figures 5, 8 and 9 without numbers; what its text says stands in the column `paper`.",
+    );
     print_line("Left out: figures 2 to 4 (measurements of the authors' own networks) and 7.");
     print_line(&args.host_line());
     for artefact in ARTEFACTS {
@@ -175,7 +190,7 @@ fn print_results(
             }
         }
     }
-    if let Some(table) = floor::table(&floors) {
+    if let Some(table) = threshold::table(&floors) {
         print_line(&format!("\nFloors:\n{}", table.to_text()));
     }
     code
@@ -275,7 +290,7 @@ mod tests {
         let effort = Effort { runs: 1, quick: true, includes_fleet: false };
         let all = chosen(&[]);
         let cases = all.cases(effort, Backend::Sim);
-        let cells = measure::measure_simulated(&cases, "cubic").unwrap();
+        let cells = runner::measure_simulated(&cases, "cubic").unwrap();
         assert!(cells.iter().all(|cell| cell.problem.is_none()));
         let (rows, floors) = Results { cases: &cases, measurements: &cells, congestion: "cubic" }.rows(|_| true);
         for artefact in ["F5", "X-upload", "F8", "F11", "F12"] {

@@ -25,12 +25,12 @@ use std::time::Duration;
 
 use marline_sim::spec::LinkSpec;
 
-use super::measurement::UploadResult;
-use super::upload::{self, UploadSource, RECEIVER_PORT};
 use super::config::{UploadCase, UploadRoute};
+use super::measurement::UploadResult;
+use super::upload::{self, RECEIVER_PORT, UploadSource};
 use crate::fleet::{CA_DIR, FleetProcess, MemberFiles, relay_in_use, relay_name};
-use crate::wan_topology::{Segment, site_address};
 use crate::server::TempDir;
+use crate::wan_topology::{Segment, site_address};
 use crate::{Congestion, Lab, LabError, LabSpec};
 
 /// What all cases have in common.
@@ -55,13 +55,18 @@ impl UploadRunner {
     pub(super) fn new(congestion: Congestion) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
         let folder = TempDir::new().map_err(LabError::at_step("a place for certificates"))?;
-        let addresses: Vec<Ipv4Addr> = (0..MAX_RELAYS).map(|relay| site_address(FIRST_RELAY_SITE + relay)).collect();
+        let addresses: Vec<Ipv4Addr> =
+            (0..MAX_RELAYS).map(|relay| site_address(FIRST_RELAY_SITE + relay)).collect();
         let members = MemberFiles::new(&program, folder.path(), &addresses)?;
         Ok(Self { congestion, member_files: members, _temp_dir: folder, build_lock: Mutex::default() })
     }
 
     /// Does it. The outer error is of the lab, the inner one of what was uploaded.
-    pub(super) fn upload(&self, case: &UploadCase, route: UploadRoute) -> Result<Result<UploadResult, String>, LabError> {
+    pub(super) fn upload(
+        &self,
+        case: &UploadCase,
+        route: UploadRoute,
+    ) -> Result<Result<UploadResult, String>, LabError> {
         let lab = {
             // Nothing is behind this lock that a failure of another thread could have spoilt.
             let _one_at_a_time = self.build_lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +80,9 @@ impl UploadRunner {
         // Edges connect before anything is measured.
         lab.start_links()?;
         let folder = TempDir::new().map_err(LabError::at_step("a place for a lab's files"))?;
-        let run = |from: UploadSource<'_>, to: usize| send::upload(&lab, from, to, case.length).map_err(|e| e.to_string());
+        let run = |from: UploadSource<'_>, to: usize| {
+            upload::upload(&lab, from, to, case.length).map_err(|e| e.to_string())
+        };
         let site = |relay: usize| FIRST_RELAY_SITE + relay;
         let came = match route {
             UploadRoute::Direct(at) => {
@@ -84,16 +91,22 @@ impl UploadRunner {
             }
             UploadRoute::FromRelay(relay) => run(UploadSource::Site(site(relay)), ORIGIN_SITE),
             UploadRoute::Split(relay) | UploadRoute::Through(relay) | UploadRoute::ToRelay(relay) => {
-                let processes = self.start_processes(&lab, folder.path(), case, route, &[relay]).map_err(|error| error.to_string());
+                let processes = self
+                    .start_processes(&lab, folder.path(), case, route, &[relay])
+                    .map_err(|error| error.to_string());
                 let to = if route == UploadRoute::ToRelay(relay) { site(relay) } else { ORIGIN_SITE };
-                processes.and_then(|_stage| run(UploadSource::Edge, to)).map(|got| UploadResult { relay: Some(relay), ..got })
+                processes
+                    .and_then(|_stage| run(UploadSource::Edge, to))
+                    .map(|got| UploadResult { relay: Some(relay), ..got })
             }
             UploadRoute::Assigned => {
                 let all: Vec<usize> = (0..case.relays.len()).collect();
-                let processes = self.start_processes(&lab, folder.path(), case, route, &all).map_err(|error| error.to_string());
+                let processes =
+                    self.start_processes(&lab, folder.path(), case, route, &all).map_err(|error| error.to_string());
                 processes.and_then(|processes| {
                     let got = run(UploadSource::Edge, ORIGIN_SITE)?;
-                    let relay = relay_in_use(&processes.edge.log_text()).ok_or("the edge does not say which relay it uses")?;
+                    let relay = relay_index_in_use(&processes.edge.log_text())
+                        .ok_or("the edge does not say which relay it uses")?;
                     Ok(UploadResult { relay: Some(relay), ..got })
                 })
             }
@@ -105,7 +118,14 @@ impl UploadRunner {
     }
 
     /// Starts who is needed, and waits until they are ready.
-    fn start_processes(&self, lab: &Lab, work_dir: &Path, case: &UploadCase, route: UploadRoute, relays: &[usize]) -> Result<Processes, LabError> {
+    fn start_processes(
+        &self,
+        lab: &Lab,
+        work_dir: &Path,
+        case: &UploadCase,
+        route: UploadRoute,
+        relays: &[usize],
+    ) -> Result<Processes, LabError> {
         let by_fleet = route == UploadRoute::Assigned;
         let service = by_fleet.then(|| self.start_service(lab, work_dir)).transpose()?;
         let relays = relays.iter().map(|relay| self.start_relay(lab, work_dir, *relay, by_fleet));
@@ -124,13 +144,20 @@ impl UploadRunner {
             UploadRoute::Split(_) => command.arg("--no-paths"),
             _ => command.args(case.links.iter().flat_map(|link| ["--link", &link.name])),
         };
-        let edge = FleetProcess::start("edge", work_dir, &mut command, |command| lab.spawn(command))?.wait_until_ready(READY_MESSAGE)?;
+        let edge = FleetProcess::start("edge", work_dir, &mut command, |command| lab.spawn(command))?
+            .wait_until_ready(READY_MESSAGE)?;
         // Two connections are made ready: three round trips each, and the other links join.
         std::thread::sleep(if by_fleet { ASSIGNMENT_TIMEOUT } else { WARM_UP_TIME });
         Ok(Processes { edge, _relays: relays, _service: service })
     }
 
-    fn start_relay(&self, lab: &Lab, work_dir: &Path, relay: usize, announced: bool) -> Result<FleetProcess, LabError> {
+    fn start_relay(
+        &self,
+        lab: &Lab,
+        work_dir: &Path,
+        relay: usize,
+        announced: bool,
+    ) -> Result<FleetProcess, LabError> {
         let site = FIRST_RELAY_SITE + relay;
         let at = format!("{}:{RELAY_PORT}", site_address(site));
         let name = relay_name(relay);
@@ -146,7 +173,8 @@ impl UploadRunner {
         if announced {
             command.args(["--fleet", &service_url(), "--announce", &at, "--capacity", "200Mbit/s"]);
         }
-        FleetProcess::start(&name, work_dir, &mut command, |command| lab.spawn_at_site(site, command))?.wait_until_ready(READY_MESSAGE)
+        FleetProcess::start(&name, work_dir, &mut command, |command| lab.spawn_at_site(site, command))?
+            .wait_until_ready(READY_MESSAGE)
     }
 
     /// The fleet's service, with a copy of the authority: a running one has it for itself.
@@ -159,7 +187,8 @@ impl UploadRunner {
         let mut command = self.member_files.command(work_dir, &["fleet"]);
         let own = site_address(0).to_string();
         command.args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca"]).arg(copy);
-        FleetProcess::start("service", work_dir, &mut command, |command| lab.spawn_at_site(0, command))?.wait_until_ready(READY_MESSAGE)
+        FleetProcess::start("service", work_dir, &mut command, |command| lab.spawn_at_site(0, command))?
+            .wait_until_ready(READY_MESSAGE)
     }
 }
 
@@ -184,9 +213,10 @@ fn segments(case: &UploadCase) -> Vec<Segment> {
 }
 
 /// The relay that new flows go through, by the last word of the edge about it.
-fn relay_in_use(said: &str) -> Option<usize> {
+fn relay_index_in_use(said: &str) -> Option<usize> {
     let used = relay_in_use(said)?;
-    (0..MAX_RELAYS).find(|relay| used == relay_name(*relay) || used == site_address(FIRST_RELAY_SITE + relay).to_string())
+    (0..MAX_RELAYS)
+        .find(|relay| used == relay_name(*relay) || used == site_address(FIRST_RELAY_SITE + relay).to_string())
 }
 
 fn service_url() -> String {
@@ -221,7 +251,7 @@ mod tests {
     #[test]
     fn the_edge_says_which_relay_it_has() {
         let said = "marline: edge listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through 10.99.0.4\n";
-        assert_eq!(relay_in_use(said), Some(1));
-        assert_eq!(relay_in_use("marline: new flows go directly"), None);
+        assert_eq!(relay_index_in_use(said), Some(1));
+        assert_eq!(relay_index_in_use("marline: new flows go directly"), None);
     }
 }

@@ -16,12 +16,12 @@
 
 use marline_core::units::Duration;
 
-use super::measurement::{UploadMeasurement, UploadResult, UploadId};
 use super::config::{UploadCase, UploadRoute};
+use super::measurement::{UploadId, UploadMeasurement, UploadResult};
 use super::simulate::index_of_max;
-use crate::results::{ResultRow, stats, round_to_thousandths};
 use crate::reproduce::measurement;
 use crate::reproduce::threshold::{Bound, Threshold};
+use crate::results::{ResultRow, round_to_thousandths, stats};
 
 /// What was measured, and what it was measured of.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,10 @@ impl Results<'_> {
             }
         }
         if wants("F8") {
-            let rates = self.cases_of("F8").into_iter().filter_map(|case| Some((case, self.mbps(case, UploadRoute::ToRelay(0))?)));
+            let rates = self
+                .cases_of("F8")
+                .into_iter()
+                .filter_map(|case| Some((case, self.mbps(case, UploadRoute::ToRelay(0))?)));
             rows.extend(rates.map(|(case, rate)| value_row("F8", &case.name, "edge", "rate", "Mbit/s", rate)));
         }
         self.choices(&wants, &mut rows);
@@ -89,7 +92,7 @@ impl Results<'_> {
     fn mean(&self, case: &UploadCase, route: UploadRoute, of: impl Fn(&UploadResult) -> f64) -> Option<f64> {
         let again = self.cases.iter().filter(|c| (c.artefact, &c.name) == (case.artefact, &case.name));
         let value = |case: &UploadCase| {
-            let cell = cell::latest(self.measurements, &UploadId::new(case, route, self.congestion))?;
+            let cell = measurement::latest(self.measurements, &UploadId::new(case, route, self.congestion))?;
             cell.values.as_ref().map(&of)
         };
         stats::mean(&again.map(value).collect::<Option<Vec<f64>>>()?)
@@ -156,12 +159,17 @@ impl Results<'_> {
             let each = |route: fn(usize) -> UploadRoute| {
                 (0..case.relays.len()).map(|at| self.mbps(case, route(at))).collect::<Option<Vec<_>>>()
             };
-            let (Some(to), Some(from), Some(through)) = (each(UploadRoute::ToRelay), each(UploadRoute::FromRelay), each(UploadRoute::Through)) else {
+            let (Some(to), Some(from), Some(through)) =
+                (each(UploadRoute::ToRelay), each(UploadRoute::FromRelay), each(UploadRoute::Through))
+            else {
                 continue;
             };
             let foretold: Vec<f64> = to.iter().zip(&from).map(|(to, from)| to.min(*from)).collect();
             let chosen = index_of_max(&foretold);
-            let given = cell::latest(self.measurements, &UploadId::new(case, UploadRoute::Assigned, self.congestion));
+            let given = measurement::latest(
+                self.measurements,
+                &UploadId::new(case, UploadRoute::Assigned, self.congestion),
+            );
             let given = given.and_then(|cell| cell.values.as_ref()?.relay).filter(|relay| *relay < through.len());
             if wants("F9") {
                 for (at, rate) in through.iter().enumerate() {
@@ -234,7 +242,9 @@ impl Results<'_> {
             for (case, gain) in &all {
                 let name = case.name.clone();
                 let note = Some(format!("{}, {} lost", milliseconds(case.direct.rtt), case.direct.loss));
-                for (policy, rate) in [(DIRECT_TCP, gain.direct), (SPLIT_ONE_LINK, gain.split), (BOTH_LINKS, gain.both)] {
+                for (policy, rate) in
+                    [(DIRECT_TCP, gain.direct), (SPLIT_ONE_LINK, gain.split), (BOTH_LINKS, gain.both)]
+                {
                     let note = note.clone();
                     rows.push(ResultRow { note, ..value_row("F11", &name, policy, "rate", "Mbit/s", rate) });
                 }
@@ -270,7 +280,14 @@ impl Results<'_> {
             let (repeated, unsteady) = self.disturbed_count();
             if repeated > 0 {
                 let metric = "uploads that differ by more than a fifth when repeated";
-                rows.push(value_row("F12", ALL_ORIGINS, DIRECT_TCP, metric, &format!("of {repeated}"), unsteady as f64));
+                rows.push(value_row(
+                    "F12",
+                    ALL_ORIGINS,
+                    DIRECT_TCP,
+                    metric,
+                    &format!("of {repeated}"),
+                    unsteady as f64,
+                ));
             }
         }
         let (case, bound) = (format!("{} origins", all.len()), Bound::AtLeast(3.0));
@@ -295,7 +312,10 @@ const PAPER_MAX_GAIN: f64 = 14.59;
 const PAPER_MEAN_GAIN: f64 = 5.11;
 
 fn value_row(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str, value: f64) -> ResultRow {
-    ResultRow { measured: Some(round_to_thousandths(value)), ..ResultRow::empty(artefact, case, policy, metric, unit) }
+    ResultRow {
+        measured: Some(round_to_thousandths(value)),
+        ..ResultRow::empty(artefact, case, policy, metric, unit)
+    }
 }
 
 fn new_threshold(
@@ -306,7 +326,17 @@ fn new_threshold(
     bound: Bound,
     unit: &'static str,
 ) -> Threshold {
-    Threshold { artefact, case: case.to_owned(), policy: "marline", metric: "floor", requirement: says: requirement, measured: ours: measured, bound, unit, note: None }
+    Threshold {
+        artefact,
+        case: case.to_owned(),
+        policy: "marline",
+        metric: "floor",
+        requirement,
+        measured,
+        bound,
+        unit,
+        note: None,
+    }
 }
 
 /// How many have the best relay, in percent; beside the best plan's.
@@ -381,7 +411,8 @@ mod tests {
             UploadRoute::Split(_) => 3.0,
             _ => 6.0,
         };
-        let mut cells: Vec<UploadMeasurement> = case.routes.iter().map(|route| cell(case, *route, rate(route))).collect();
+        let mut cells: Vec<UploadMeasurement> =
+            case.routes.iter().map(|route| cell(case, *route, rate(route))).collect();
         assert!(!judged(origins, &cells).0.iter().any(|row| row.metric.contains("repeated")));
         // Measured again on a machine that stood still for a while.
         cells.extend([cell(case, UploadRoute::Direct(0), 0.5), cell(case, UploadRoute::Direct(1), 1.9)]);

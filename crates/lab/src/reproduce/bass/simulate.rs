@@ -11,13 +11,13 @@
 
 use marline_core::paths::{Config, Goal, Paths, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
-use marline_sim::mptcp_sim::{NoPolicy, MptcpScenario, MptcpSim, download_workload, link_configs};
+use marline_sim::mptcp_sim::{MptcpScenario, MptcpSim, NoPolicy, download_workload, link_configs};
 use marline_sim::spec::{Downlink, LinkSpec, Loss};
 
-use super::measurement::{UploadResult, SETTLE_TIME};
-use super::config::{UploadCase, PathSegment, UploadRoute};
-use crate::results::energy::device_model;
+use super::config::{PathSegment, UploadCase, UploadRoute};
+use super::measurement::{SETTLE_TIME, UploadResult};
 use crate::mptcp::testbed::ENERGY_MODEL;
+use crate::results::energy::device_model;
 
 /// Uploads.
 pub(super) fn upload(case: &UploadCase, route: UploadRoute) -> Result<UploadResult, String> {
@@ -33,7 +33,9 @@ pub(super) fn upload(case: &UploadCase, route: UploadRoute) -> Result<UploadResu
             let first = run(behind(relay(at)?.from_edge).into_iter().take(1).collect())?;
             Ok(UploadResult { relay: Some(at), ..first.min(onward(at)?) })
         }
-        UploadRoute::Through(at) => Ok(UploadResult { relay: Some(at), ..run(behind(relay(at)?.from_edge))?.min(onward(at)?) }),
+        UploadRoute::Through(at) => {
+            Ok(UploadResult { relay: Some(at), ..run(behind(relay(at)?.from_edge))?.min(onward(at)?) })
+        }
         UploadRoute::Assigned => upload(case, UploadRoute::Through(best_relay(case))),
     }
 }
@@ -64,7 +66,8 @@ fn simulate_links(links: Vec<LinkSpec>, length: Duration, seed: u64) -> Result<U
         return Err("there is no such link".into());
     }
     let model = device_model(ENERGY_MODEL);
-    let config = Config { policy: Policy::Marline, goal: Goal::Speed, ..Config::new(model.clone(), link_configs(&links)) };
+    let config =
+        Config { policy: Policy::Marline, goal: Goal::Speed, ..Config::new(model.clone(), link_configs(&links)) };
     // More than any link carries by then.
     let mut scenario = MptcpScenario::new(model, links, download_workload(DataSize::from_bytes(1 << 50)));
     (scenario.seed, scenario.time_limit, scenario.sample_interval) = (seed, length, SAMPLE_INTERVAL);
@@ -107,9 +110,9 @@ mod tests {
         UploadCase {
             artefact: "F11",
             name: "a".into(),
-            links: setting::two_8mbps_links(),
+            links: config::two_8mbps_links(),
             direct,
-            relays: setting::POSITIONS.map(|part| RelayPosition::at_fraction(direct, part)).into(),
+            relays: config::POSITIONS.map(|part| RelayPosition::at_fraction(direct, part)).into(),
             routes: Vec::new(),
             length: Duration::from_secs(10),
             seed: 1,
@@ -128,15 +131,15 @@ mod tests {
     #[test]
     fn a_way_that_is_split_answers_loss_sooner() {
         let bad = case(PathSegment::new(Duration::from_millis(200), Ratio::from_ppm(10_000)));
-        let [direct, split, through] =
-            [UploadRoute::Direct(0), UploadRoute::Split(1), UploadRoute::Through(1)].map(|route| upload(&bad, route).unwrap().mbps);
+        let [direct, split, through] = [UploadRoute::Direct(0), UploadRoute::Split(1), UploadRoute::Through(1)]
+            .map(|route| upload(&bad, route).unwrap().mbps);
         assert!(split > 1.5 * direct && through >= split, "{direct} {split} {through}");
         assert_eq!(upload(&bad, UploadRoute::Assigned).unwrap().relay, Some(best_relay(&bad)));
     }
 
     #[test]
     fn links_in_series_add_round_trips_and_losses() {
-        let lossy = LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..setting::link("wifi0", 8, 10) };
+        let lossy = LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..config::link("wifi0", 8, 10) };
         let both = combined_link(&lossy, PathSegment::new(Duration::from_millis(30), Ratio::from_percent(2)));
         assert_eq!((both.rtt, both.loss.mean().ppm()), (Duration::from_millis(40), 29_800));
     }

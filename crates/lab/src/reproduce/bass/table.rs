@@ -1,8 +1,8 @@
 //! BASS's figures for people.
 
-use super::rows::{BOTH_LINKS, SPLIT_ONE_LINK, DIRECT_TCP};
-use crate::results::ResultRow;
+use super::rows::{BOTH_LINKS, DIRECT_TCP, SPLIT_ONE_LINK};
 use crate::html_report::Table;
+use crate::results::ResultRow;
 
 /// An artefact's rows; none: there are none.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
@@ -46,7 +46,7 @@ fn wide_table(rows: &[&ResultRow]) -> Table {
         }
         line
     };
-    Table { header: head: header, rows: keys.iter().map(line).collect(), note: None }
+    Table { header, rows: keys.iter().map(line).collect(), note: None }
 }
 
 fn with_spread(row: &ResultRow) -> String {
@@ -70,7 +70,10 @@ fn origin_table(rows: &[&ResultRow]) -> Table {
             rows.iter().find(|row| same(row) && row.metric == "rate")
         };
         let mut line = vec![gain.case.clone(), of(DIRECT_TCP).and_then(|row| row.note.clone()).unwrap_or_default()];
-        line.extend([DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS].map(|policy| format_number(of(policy).and_then(|row| row.measured))));
+        line.extend(
+            [DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS]
+                .map(|policy| format_number(of(policy).and_then(|row| row.measured))),
+        );
         line.push(format_number(gain.measured));
         line
     };
@@ -98,8 +101,8 @@ mod tests {
         };
         let gain = ResultRow { measured: Some(4.0), ..ResultRow::empty("F11", "origin 1", BOTH_LINKS, "gain", "") };
         let rows = [rate(DIRECT_TCP, 1.0), rate(SPLIT_ONE_LINK, 2.0), rate(BOTH_LINKS, 4.0), gain];
-        let table = table(&rows, "F11").unwrap();
-        assert_eq!(table.rows, [["origin 1", "100 ms, 1% lost", "1.00", "2.00", "4.00", "4.00"]]);
+        let found = table(&rows, "F11").unwrap();
+        assert_eq!(found.rows, [["origin 1", "100 ms, 1% lost", "1.00", "2.00", "4.00", "4.00"]]);
         assert!(table(&rows, "F5").is_none());
     }
 

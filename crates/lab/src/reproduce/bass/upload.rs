@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use super::measurement::{UploadResult, SETTLE_TIME};
+use super::measurement::{SETTLE_TIME, UploadResult};
 use crate::Lab;
 use crate::fleet::client_flow::tunnel;
 use crate::mptcp::http_client::STOPPED_BY_USER;
@@ -30,7 +30,12 @@ pub(super) enum UploadSource<'a> {
 }
 
 /// Uploads for so long to a place.
-pub(super) fn upload(lab: &Lab, source: UploadSource<'_>, site: usize, length: Duration) -> io::Result<UploadResult> {
+pub(super) fn upload(
+    lab: &Lab,
+    source: UploadSource<'_>,
+    site: usize,
+    length: Duration,
+) -> io::Result<UploadResult> {
     let end = SocketAddr::from((site_address(site), RECEIVER_PORT));
     let listener = lab.run_at_site(site, || TcpListener::bind(end))?;
     let start = Instant::now();
@@ -38,7 +43,9 @@ pub(super) fn upload(lab: &Lab, source: UploadSource<'_>, site: usize, length: D
     std::thread::scope(|scope| {
         let receiving = scope.spawn(|| count_by_slot(&listener, start, over));
         let sent = match source {
-            UploadSource::Site(place) => lab.run_at_site(place, || send_until(TcpStream::connect_timeout(&end, length)?, over)),
+            UploadSource::Site(place) => {
+                lab.run_at_site(place, || send_until(TcpStream::connect_timeout(&end, length)?, over))
+            }
             UploadSource::Device(name) => lab.run_at_client(|| send_until(connect_over(name, end, length)?, over)),
             UploadSource::Edge => lab.run_at_client(|| send_until(tunnel(end, length)?, over)),
         };
@@ -94,7 +101,9 @@ fn count_by_slot(listener: &TcpListener, start: Instant, deadline: Instant) -> i
     let mut stream = loop {
         match listener.accept() {
             Ok((stream, _)) => break stream,
-            Err(error) if is_retryable(&error) && Instant::now() < deadline => std::thread::sleep(ACCEPT_POLL_INTERVAL),
+            Err(error) if is_retryable(&error) && Instant::now() < deadline => {
+                std::thread::sleep(ACCEPT_POLL_INTERVAL)
+            }
             Err(error) if is_retryable(&error) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         }
@@ -103,7 +112,7 @@ fn count_by_slot(listener: &TcpListener, start: Instant, deadline: Instant) -> i
     stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
     let (mut timeline, mut buffer) = (Vec::new(), vec![0; CHUNK_SIZE]);
     loop {
-        let read = stream.read_all(&mut buffer);
+        let read = stream.read(&mut buffer);
         let now = Instant::now();
         if now >= deadline {
             return Ok(timeline);

@@ -33,7 +33,10 @@ fn mbps(rate: f64) -> Bitrate {
 }
 
 fn value_row(artefact: &str, case: &str, metric: &str, unit: &str, measured: Option<f64>) -> ResultRow {
-    ResultRow { measured: measured.map(round_to_thousandths), ..ResultRow::empty(artefact, case, model_name(), metric, unit) }
+    ResultRow {
+        measured: measured.map(round_to_thousandths),
+        ..ResultRow::empty(artefact, case, model_name(), metric, unit)
+    }
 }
 
 const fn model_name() -> &'static str {
@@ -73,7 +76,13 @@ fn figure_3(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
             let wifi = lte * share;
             let case = format!("LTE {lte} Mbit/s");
             let relative = base.relative_energy(mbps(wifi), mbps(lte));
-            rows.push(value_row("F3", &case, &format!("both over the best single, Wi-Fi {wifi:.2}"), "1", relative));
+            rows.push(value_row(
+                "F3",
+                &case,
+                &format!("both over the best single, Wi-Fi {wifi:.2}"),
+                "1",
+                relative,
+            ));
         }
     }
     rows
@@ -99,8 +108,8 @@ fn figure_4(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::energy::device_model;
     use crate::mptcp::testbed::ENERGY_MODEL;
+    use crate::results::energy::device_model;
 
     #[test]
     fn table_2_comes_out_within_six_percent_but_for_its_first_entry() {

@@ -6,12 +6,12 @@
 //! A file of 256 KB and a page have rows and are not in the floor: the clairvoyant needs no round trips, which is most of
 //! what they cost.
 
+use super::config::EmptcpClient;
 use super::figures::{BOTH_BAD, CLAIRVOYANT, FigureCase, TRACES};
 use super::runner::CaseResults;
-use super::config::EmptcpClient;
-use super::simulate::{Optimum, CaseResult};
-use crate::results::{ResultRow, stats, round_to_thousandths};
+use super::simulate::{CaseResult, Optimum};
 use crate::html_report::Table;
+use crate::results::{ResultRow, round_to_thousandths, stats};
 
 /// Those of the floor, with the recorded links.
 const THRESHOLD_ARTEFACTS: [&str; 7] = ["F5", "F6", "F8", "F10", "F13", "F16", TRACES];
@@ -35,10 +35,17 @@ const CLIENTS: [EmptcpClient; 3] = [EmptcpClient::Emptcp, EmptcpClient::EmptcpSe
 
 /// Energy over the clairvoyant's of every run of the floor.
 pub(super) fn ratios(results: &[CaseResults], client: EmptcpClient) -> Vec<f64> {
-    runs_with_optimum(results, client, |artefact| THRESHOLD_ARTEFACTS.contains(&artefact)).iter().map(energy_ratio).collect()
+    runs_with_optimum(results, client, |artefact| THRESHOLD_ARTEFACTS.contains(&artefact))
+        .iter()
+        .map(energy_ratio)
+        .collect()
 }
 
-fn runs_with_optimum(results: &[CaseResults], client: EmptcpClient, counts: impl Fn(&str) -> bool) -> Vec<(f64, Optimum)> {
+fn runs_with_optimum(
+    results: &[CaseResults],
+    client: EmptcpClient,
+    counts: impl Fn(&str) -> bool,
+) -> Vec<(f64, Optimum)> {
     let cases = results.iter().filter(|results| counts(results.artefact));
     let runs = cases.flat_map(|results| results.all_results(client).unwrap_or_default());
     runs.filter_map(|played: &CaseResult| Some((played.energy_j, played.optimum?))).collect()
@@ -72,7 +79,11 @@ pub(super) fn rows(results: &[CaseResults]) -> Vec<ResultRow> {
             for (metric, unit, of) in METRICS {
                 let empty = ResultRow::empty(CLAIRVOYANT, case, client.name(), metric, unit);
                 let note = (metric == "energy_ratio").then(|| format!("{} runs", runs.len()));
-                rows.extend(of(runs).map(|value| ResultRow { measured: Some(round_to_thousandths(value)), note, ..empty }));
+                rows.extend(of(runs).map(|value| ResultRow {
+                    measured: Some(round_to_thousandths(value)),
+                    note,
+                    ..empty
+                }));
             }
         };
         for artefact in artefacts() {
@@ -90,10 +101,14 @@ pub(super) fn table(rows: &[ResultRow]) -> Option<Table> {
     let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == CLAIRVOYANT).collect();
     let line = |first: &&ResultRow| {
         let value = |(metric, unit, _): &Metric| {
-            let same =
-                |row: &&&ResultRow| (&row.case, &row.policy, row.metric.as_str()) == (&first.case, &first.policy, metric);
+            let same = |row: &&&ResultRow| {
+                (&row.case, &row.policy, row.metric.as_str()) == (&first.case, &first.policy, metric)
+            };
             let digits = if *unit == "%" { 1 } else { 3 };
-            of.iter().find(same).and_then(|row| row.measured).map_or("–".into(), |value| format!("{value:.digits$}"))
+            of.iter()
+                .find(same)
+                .and_then(|row| row.measured)
+                .map_or("–".into(), |value| format!("{value:.digits$}"))
         };
         let start = [first.case.clone(), first.policy.clone(), first.note.clone().unwrap_or_default()];
         start.into_iter().chain(METRICS.iter().map(value)).collect()

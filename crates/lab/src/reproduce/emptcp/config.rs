@@ -107,7 +107,11 @@ impl RunConfig {
     }
 
     /// A pair of recorded links, Wi-Fi first.
-    pub(super) fn from_trace_case(case: &scenario::Case, traces: &[PathBuf], work: Work) -> Result<Self, TraceError> {
+    pub(super) fn from_trace_case(
+        case: &scenario::Case,
+        traces: &[PathBuf],
+        work: Work,
+    ) -> Result<Self, TraceError> {
         let mut case = case.clone();
         case.load(traces)?;
         Ok(Self { links: case.links, work })
@@ -172,7 +176,13 @@ pub(super) fn on_off_rates(seed: u64, mean: f64, [off, on]: [f64; 2], seconds: u
 /// begin silent. A node that sends takes as much of the channel as two and a half of our frames, being further away
 /// (Heusse et al., INFOCOM 2003). chosen: so that TCP over Wi-Fi needs about twice eMPTCP's time with two nodes and
 /// λ_off = 0.025, as in the paper. So that sentence of §4.4 cannot be confirmed here ([`super::paper`] marks its row).
-pub(super) fn shared_wifi_rates(seed: u64, nodes: usize, [on, off]: [f64; 2], rate: f64, seconds: usize) -> Vec<f64> {
+pub(super) fn shared_wifi_rates(
+    seed: u64,
+    nodes: usize,
+    [on, off]: [f64; 2],
+    rate: f64,
+    seconds: usize,
+) -> Vec<f64> {
     let mut sending = vec![0_i32; seconds];
     for node in 0..nodes {
         let mut rng = RandomStream::new(seed, "node", node as u64, Purpose::Other);

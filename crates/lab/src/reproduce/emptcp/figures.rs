@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use marline_core::units::DataSize;
 
-use super::config::{self, DEFAULT_RTTS_MS, RunConfig, EmptcpClient, Work};
+use super::config::{self, DEFAULT_RTTS_MS, EmptcpClient, RunConfig, Work};
 
 /// One case and everybody who is compared in it.
 #[derive(Clone, Debug)]
@@ -89,53 +89,67 @@ impl Effort {
 
 /// The cases of an artefact.
 pub(super) fn figures(artefact: &str, effort: Effort) -> Vec<FigureCase> {
-    let one = |artefact, case: String, client: &[EmptcpClient], usual, make: &dyn Fn(u64) -> RunConfig| FigureCase {
-        artefact,
-        case,
-        clients: client.to_vec(),
-        runs: effort.run_seeds(usual).map(|seed| make(seed).scaled(effort.scale)).collect(),
-    };
+    let one =
+        |artefact, case: String, client: &[EmptcpClient], usual, make: &dyn Fn(u64) -> RunConfig| FigureCase {
+            artefact,
+            case,
+            clients: client.to_vec(),
+            runs: effort.run_seeds(usual).map(|seed| make(seed).scaled(effort.scale)).collect(),
+        };
     let file = |bytes| Work::File(DataSize::from_bytes(bytes));
     match artefact {
-        "F5" => vec![one("F5", "good Wi-Fi".into(), LAB_CLIENTS, 5, &|_| RunConfig::new(&[GOOD_WIFI_MBPS], &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE)))],
-        "F6" => vec![one("F6", "bad Wi-Fi".into(), LAB_CLIENTS, 5, &|_| RunConfig::new(&[BAD_WIFI_MBPS], &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE)))],
+        "F5" => vec![one("F5", "good Wi-Fi".into(), LAB_CLIENTS, 5, &|_| {
+            RunConfig::new(&[GOOD_WIFI_MBPS], &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE))
+        })],
+        "F6" => vec![one("F6", "bad Wi-Fi".into(), LAB_CLIENTS, 5, &|_| {
+            RunConfig::new(&[BAD_WIFI_MBPS], &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE))
+        })],
         "F8" => vec![one("F8", "on-off 40 s".into(), LAB_CLIENTS, 10, &|seed| {
-            RunConfig::new(&setting::on_off_rates(seed, 40.0, [BAD_WIFI_MBPS, GOOD_WIFI_MBPS], RATE_SECONDS), &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE))
+            RunConfig::new(
+                &config::on_off_rates(seed, 40.0, [BAD_WIFI_MBPS, GOOD_WIFI_MBPS], RATE_SECONDS),
+                &[LTE_MBPS],
+                DEFAULT_RTTS_MS,
+                file(LARGE_FILE),
+            )
         })],
         "F10" => [(2, 0.025), (2, 0.05), (3, 0.025), (3, 0.05)]
             .into_iter()
             .map(|(nodes, off)| {
                 one("F10", format!("n={nodes} λoff={off}"), LAB_CLIENTS, 5, &|seed| {
-                    let wifi = setting::shared_wifi_rates(seed, nodes, [0.05, off], GOOD_WIFI_MBPS, RATE_SECONDS);
+                    let wifi = config::shared_wifi_rates(seed, nodes, [0.05, off], GOOD_WIFI_MBPS, RATE_SECONDS);
                     RunConfig::new(&wifi, &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE))
                 })
             })
             .collect(),
         "F13" => vec![one("F13", "walk".into(), LAB_CLIENTS, 5, &|seed| {
-            let length = Duration::from_secs(setting::WALK_SECONDS as u64);
-            RunConfig::new(&setting::walk_rates(seed), &[LTE_MBPS], DEFAULT_RTTS_MS, Work::Timed { length })
+            let length = Duration::from_secs(config::WALK_SECONDS as u64);
+            RunConfig::new(&config::walk_rates(seed), &[LTE_MBPS], DEFAULT_RTTS_MS, Work::Timed { length })
         })],
         "F15" | "F16" => CATEGORIES
             .into_iter()
             .map(|(case, wifi, lte)| {
                 let (artefact, bytes) = if artefact == "F15" { ("F15", 262_144) } else { ("F16", 16_777_216) };
                 one(artefact, case.into(), WILD_CLIENTS, 10, &|seed| {
-                    let ([wifi, lte], rtt) = setting::random_category(seed, wifi, lte);
+                    let ([wifi, lte], rtt) = config::random_category(seed, wifi, lte);
                     RunConfig::new(&[wifi], &[lte], rtt, file(bytes))
                 })
             })
             .collect(),
         "F17" => vec![one("F17", "107 objects".into(), WILD_CLIENTS, 10, &|seed| {
-            let ([wifi, lte], rtt) = setting::random_category(seed, true, true);
+            let ([wifi, lte], rtt) = config::random_category(seed, true, true);
             RunConfig::new(&[wifi], &[lte], rtt, Work::Page)
         })],
         "X-unequal" => [(50.0, 5.0), (5.0, 50.0), (20.0, 1.0), (1.0, 20.0), (8.0, 61.0), (61.0, 8.0)]
             .into_iter()
             .map(|(wifi, lte)| {
                 let best = if lte > wifi { EmptcpClient::TcpLte } else { EmptcpClient::TcpWifi };
-                one("X-unequal", format!("{wifi}+{lte}"), &[best, EmptcpClient::Mptcp, EmptcpClient::MarlineThroughput], 3, &|_| {
-                    RunConfig::new(&[wifi], &[lte], DEFAULT_RTTS_MS, file(100_000_000))
-                })
+                one(
+                    "X-unequal",
+                    format!("{wifi}+{lte}"),
+                    &[best, EmptcpClient::Mptcp, EmptcpClient::MarlineThroughput],
+                    3,
+                    &|_| RunConfig::new(&[wifi], &[lte], DEFAULT_RTTS_MS, file(100_000_000)),
+                )
             })
             .collect(),
         GRID => [3.0, 5.0, 10.0]
@@ -143,16 +157,22 @@ pub(super) fn figures(artefact: &str, effort: Effort) -> Vec<FigureCase> {
             .flat_map(|lte| [0.5, 0.95, 2.0].map(|bad| (lte, bad)))
             .map(|(lte, bad)| {
                 one(GRID, format!("LTE {lte}, bad {bad}"), GRID_CLIENTS, 10, &|seed| {
-                    let wifi = setting::on_off_rates(seed, 40.0, [bad, GOOD_WIFI_MBPS], RATE_SECONDS);
+                    let wifi = config::on_off_rates(seed, 40.0, [bad, GOOD_WIFI_MBPS], RATE_SECONDS);
                     RunConfig::new(&wifi, &[lte], DEFAULT_RTTS_MS, file(LARGE_FILE))
                 })
             })
             .collect(),
-        SUSPEND => vec![one(SUSPEND, "bad, then good Wi-Fi".into(), &[EmptcpClient::Emptcp, EmptcpClient::Marline], 3, &|_| {
-            let mut wifi = vec![1.0; 12];
-            wifi.push(20.0);
-            RunConfig::new(&wifi, &[8.0], DEFAULT_RTTS_MS, file(160_000_000))
-        })],
+        SUSPEND => vec![one(
+            SUSPEND,
+            "bad, then good Wi-Fi".into(),
+            &[EmptcpClient::Emptcp, EmptcpClient::Marline],
+            3,
+            &|_| {
+                let mut wifi = vec![1.0; 12];
+                wifi.push(20.0);
+                RunConfig::new(&wifi, &[8.0], DEFAULT_RTTS_MS, file(160_000_000))
+            },
+        )],
         _ => Vec::new(),
     }
 }
@@ -177,12 +197,32 @@ pub(super) fn quick_cases() -> Vec<FigureCase> {
 pub(super) const QUICK: &str = "short";
 
 /// Those of §4.
-const LAB_CLIENTS: &[EmptcpClient] =
-    &[EmptcpClient::TcpWifi, EmptcpClient::Mptcp, EmptcpClient::WifiFirst, EmptcpClient::Emptcp, EmptcpClient::EmptcpSettled, EmptcpClient::EmptcpTable, EmptcpClient::Marline];
+const LAB_CLIENTS: &[EmptcpClient] = &[
+    EmptcpClient::TcpWifi,
+    EmptcpClient::Mptcp,
+    EmptcpClient::WifiFirst,
+    EmptcpClient::Emptcp,
+    EmptcpClient::EmptcpSettled,
+    EmptcpClient::EmptcpTable,
+    EmptcpClient::Marline,
+];
 /// Those of §5.
-const WILD_CLIENTS: &[EmptcpClient] = &[EmptcpClient::TcpWifi, EmptcpClient::Mptcp, EmptcpClient::Emptcp, EmptcpClient::EmptcpSettled, EmptcpClient::Marline];
+const WILD_CLIENTS: &[EmptcpClient] = &[
+    EmptcpClient::TcpWifi,
+    EmptcpClient::Mptcp,
+    EmptcpClient::Emptcp,
+    EmptcpClient::EmptcpSettled,
+    EmptcpClient::Marline,
+];
 /// Those of the grid.
-const GRID_CLIENTS: &[EmptcpClient] = &[EmptcpClient::TcpWifi, EmptcpClient::Mptcp, EmptcpClient::Emptcp, EmptcpClient::EmptcpSettled, EmptcpClient::EmptcpTable, EmptcpClient::Marline];
+const GRID_CLIENTS: &[EmptcpClient] = &[
+    EmptcpClient::TcpWifi,
+    EmptcpClient::Mptcp,
+    EmptcpClient::Emptcp,
+    EmptcpClient::EmptcpSettled,
+    EmptcpClient::EmptcpTable,
+    EmptcpClient::Marline,
+];
 /// §5.1, bad below 8 Mbit/s: Wi-Fi, LTE.
 const CATEGORIES: [(&str, bool, bool); 4] = [
     (BOTH_BAD, false, false),

@@ -10,14 +10,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::figures::FigureCase;
-use super::measure_real::{RunResult, CaseRunner, is_stopped_by_user};
 use super::config::EmptcpClient;
+use super::figures::FigureCase;
+use super::real::{CaseRunner, RunResult, is_stopped_by_user};
 use crate::LabError;
 use crate::bench::is_interrupted;
-use crate::worker_pool::JOB_COST;
-use crate::reproduce::result_set::ResultSet;
 use crate::reproduce::measurement::{self, MeasuredValues, MeasurementId};
+use crate::reproduce::result_set::ResultSet;
+use crate::worker_pool::JOB_COST;
 
 /// One repetition of one client.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub(super) struct DownloadId {
 }
 
 /// What came of it.
-pub(super) type DownloadMeasurement = cell::Measurement<DownloadId, RunResult>;
+pub(super) type DownloadMeasurement = measurement::Measurement<DownloadId, RunResult>;
 
 impl DownloadId {
     fn new(figure: &FigureCase, client: EmptcpClient, run: usize, congestion: &str) -> Self {
@@ -57,7 +57,7 @@ impl fmt::Display for DownloadId {
 
 impl MeasuredValues for RunResult {
     fn unreliable_reason(&self) -> Option<String> {
-        cell::suspect(self.p99_lateness_s, self.dropped_before_emulator)
+        measurement::suspect(self.p99_lateness_s, self.dropped_before_emulator)
     }
 
     fn to_line(&self) -> String {
@@ -77,7 +77,8 @@ impl MeasuredValues for RunResult {
 }
 
 /// The artefacts in the order in which they are done: what is short and says much first.
-const ARTEFACT_ORDER: [&str; 11] = ["short", "F17", "F15", "F16", "F5", "X-unequal", "X-suspend", "F13", "F8", "F10", "F6"];
+const ARTEFACT_ORDER: [&str; 11] =
+    ["short", "F17", "F15", "F16", "F5", "X-unequal", "X-suspend", "F13", "F8", "F10", "F6"];
 
 /// Does what the book does not have yet, so many at once.
 pub(super) fn measure_all(
@@ -95,7 +96,9 @@ pub(super) fn measure_all(
     let mut all: Vec<_> = all.collect();
     all.sort_by_key(|(at, client, run)| (rank(*at), *run, *at, *client));
     let all: Vec<_> = all.into_iter().map(|one| vec![one]).collect();
-    let name = |(at, client, run): &(usize, EmptcpClient, usize)| DownloadId::new(&figures[*at], *client, *run, congestion);
+    let name = |(at, client, run): &(usize, EmptcpClient, usize)| {
+        DownloadId::new(&figures[*at], *client, *run, congestion)
+    };
     let one = |(at, client, run): &(usize, EmptcpClient, usize)| {
         let figure = &figures[*at];
         let label = format!("{} {} {} {run}", figure.artefact, figure.case, client.name());
@@ -115,7 +118,7 @@ pub(super) fn values_of_run<'a>(
     run: usize,
     congestion: &str,
 ) -> Result<&'a RunResult, String> {
-    cell::latest_values(cells, &DownloadId::new(figure, client, run, congestion))
+    measurement::latest_values(cells, &DownloadId::new(figure, client, run, congestion))
 }
 
 #[cfg(test)]
@@ -132,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_the_repository_keeps_is_understood() {
-        cell::tests::is_understood::<DownloadId, RunResult>("emptcp");
+        measurement::tests::is_understood::<DownloadId, RunResult>("emptcp");
     }
 
     #[test]

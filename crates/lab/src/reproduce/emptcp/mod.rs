@@ -11,17 +11,17 @@
 //!    who is compared.
 
 mod base;
-mod measurements;
 mod clairvoyant;
+mod config;
 mod figures;
-mod thresholds;
+mod measurements;
 mod paper;
-mod measure_real;
+mod real;
 mod rows;
 mod runner;
-mod config;
 mod simulate;
 mod table;
+mod thresholds;
 
 use std::path::PathBuf;
 
@@ -29,19 +29,19 @@ use marline_core::energy::Model;
 
 use super::ReproduceArgs;
 use super::result_set::ResultSet;
-use super::threshold;
 use super::store::ResultStore;
+use super::threshold;
 use crate::bench::is_interrupted;
+use crate::mptcp::testbed::ENERGY_MODEL;
 use crate::results::energy::device_model;
 use crate::results::{Backend, ResultRow};
-use crate::mptcp::testbed::ENERGY_MODEL;
-use crate::runner::command::{prepare_run, print_line, notice};
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::{LabError, scenarios};
-use measurements::DownloadMeasurement;
+use config::{EmptcpClient, RunConfig};
 use figures::{ARTEFACTS, CLAIRVOYANT, Effort, FigureCase, GRID, SUSPEND, TRACES};
-use measure_real::CaseRunner;
+use measurements::DownloadMeasurement;
+use real::CaseRunner;
 use runner::CaseResults;
-use config::{RunConfig, EmptcpClient};
 use simulate::CaseResult;
 
 /// Does it, and gives the exit code: 1 if something could not be downloaded.
@@ -85,7 +85,8 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
 fn print_measured(args: &ReproduceArgs, figures: &[FigureCase], cells: &[DownloadMeasurement]) -> u8 {
     let model = device_model(ENERGY_MODEL);
     let of = |figure: &FigureCase, client, run: usize| {
-        let played = measurements::values_of_run(cells, figure, client, run, args.congestion.name()).map(CaseResult::from)?;
+        let played = measurements::values_of_run(cells, figure, client, run, args.congestion.name())
+            .map(CaseResult::from)?;
         Ok(with_optimum(played, figure, client, run, &model))
     };
     print_results(args, figures, Vec::new(), &runner::run_all(figures, of, |_| {}), Backend::Lab, args.scale)
@@ -124,7 +125,13 @@ fn run_simulated(args: &ReproduceArgs) -> Result<u8, LabError> {
 }
 
 /// With what a clairvoyant could have done instead, where it is asked.
-fn with_optimum(played: CaseResult, figure: &FigureCase, client: EmptcpClient, run: usize, model: &Model) -> CaseResult {
+fn with_optimum(
+    played: CaseResult,
+    figure: &FigureCase,
+    client: EmptcpClient,
+    run: usize,
+    model: &Model,
+) -> CaseResult {
     let asked = clairvoyant::is_compared(figure, client);
     let setting = figure.runs.get(run).filter(|_| asked);
     let least = setting.and_then(|setting| simulate::optimum(setting, model, played.bytes, played.seconds));
@@ -143,14 +150,16 @@ fn split_base(named: &[String]) -> (Vec<String>, Vec<String>) {
 fn figures_of(args: &ReproduceArgs) -> Result<Vec<FigureCase>, LabError> {
     let mut figures = selected_figures(&args.cases, Effort { runs: args.runs, scale: args.scale }, &[])?;
     figures.retain(|figure| ![TRACES, GRID].contains(&figure.artefact));
-    if let Some(unknown) = args.clients.iter().find(|name| EmptcpClient::ALL.iter().all(|client| client.name() != *name)) {
+    if let Some(unknown) =
+        args.clients.iter().find(|name| EmptcpClient::ALL.iter().all(|client| client.name() != *name))
+    {
         let known: Vec<&str> = EmptcpClient::ALL.iter().map(|client| client.name()).collect();
         return Err(LabError::Spec(format!("no client `{unknown}` of eMPTCP's figures: {}", known.join(", "))));
     }
     if !args.clients.is_empty() {
-        figures
-            .iter_mut()
-            .for_each(|figure| figure.clients.retain(|client| args.clients.iter().any(|name| name == client.name())));
+        figures.iter_mut().for_each(|figure| {
+            figure.clients.retain(|client| args.clients.iter().any(|name| name == client.name()))
+        });
         figures.retain(|figure| !figure.clients.is_empty());
     }
     Ok(figures)
@@ -162,7 +171,10 @@ fn selected_figures(named: &[String], effort: Effort, traces: &[PathBuf]) -> Res
     let artefact = |token: &str| token.split(' ').next().unwrap_or_default().to_owned();
     let needed = |token: &String| {
         let first = artefact(token);
-        figures::required_artefacts(&first).into_iter().map(|name| token.replacen(&first, name, 1)).collect::<Vec<_>>()
+        figures::required_artefacts(&first)
+            .into_iter()
+            .map(|name| token.replacen(&first, name, 1))
+            .collect::<Vec<_>>()
     };
     let words: Vec<String> = named.iter().flat_map(needed).collect();
     if let Some(unknown) = words.iter().find(|token| all().all(|known| known != artefact(token))) {
@@ -219,7 +231,14 @@ fn default_jobs() -> usize {
 }
 
 /// Prints everything in the form that was asked for, and gives the exit code.
-fn print_results(args: &ReproduceArgs, figures: &[FigureCase], base: Vec<ResultRow>, results: &[CaseResults], backend: Backend, scale: f64) -> u8 {
+fn print_results(
+    args: &ReproduceArgs,
+    figures: &[FigureCase],
+    base: Vec<ResultRow>,
+    results: &[CaseResults],
+    backend: Backend,
+    scale: f64,
+) -> u8 {
     let floors = thresholds::thresholds(results);
     let mut rows = base;
     rows.iter_mut().for_each(|row| row.backend = backend);
@@ -256,7 +275,11 @@ fn print_results(args: &ReproduceArgs, figures: &[FigureCase], base: Vec<ResultR
     }
     for (artefact, of, _) in rows::TIMELINES {
         if let Some(table) = table::timeline_table(&rows, artefact) {
-            print_line(&format!("\n{artefact}: {} (the first repetition of {of})\n{}", title(artefact), table.to_text()));
+            print_line(&format!(
+                "\n{artefact}: {} (the first repetition of {of})\n{}",
+                title(artefact),
+                table.to_text()
+            ));
         }
     }
     if let Some(table) = table::statement_table(&rows) {
@@ -268,7 +291,7 @@ fn print_results(args: &ReproduceArgs, figures: &[FigureCase], base: Vec<ResultR
             table.to_text()
         ));
     }
-    if let Some(table) = floor::table(&floors) {
+    if let Some(table) = threshold::table(&floors) {
         print_line(&format!("\nFloors:\n{}", table.to_text()));
     }
     u8::from(!problems.is_empty())

@@ -4,8 +4,8 @@
 //!
 //! The paper plots its joules and seconds and gives no numbers for them; percentages are all that its text has.
 
-use super::runner::CaseResults;
 use super::config::EmptcpClient;
+use super::runner::CaseResults;
 use super::simulate::CaseResult;
 
 /// A sentence of the paper.
@@ -61,8 +61,12 @@ impl PaperStatement {
     /// The same of another reading of eMPTCP's text.
     pub(super) fn for_reading(&self, reading: EmptcpClient) -> Self {
         let of = |client| if client == EmptcpClient::Emptcp { reading } else { client };
-        let reason = if (self.artefact, reading) == ("F6", EmptcpClient::EmptcpSettled) { SAMPLED_NOTE } else { self.explanation };
-        Self { client: of(self.client), baseline: of(self.baseline), explanation: why: reason, ..*self }
+        let reason = if (self.artefact, reading) == ("F6", EmptcpClient::EmptcpSettled) {
+            SAMPLED_NOTE
+        } else {
+            self.explanation
+        };
+        Self { client: of(self.client), baseline: of(self.baseline), explanation: reason, ..*self }
     }
 
     /// Ours: by how many percent `who` is off `than` in this case; none: it was not done.
@@ -82,7 +86,18 @@ const fn statement(
     section: &'static str,
     reason: &'static str,
 ) -> PaperStatement {
-    PaperStatement { artefact, case, metric: what, client: who, baseline: than, min_percent: from, max_percent: to, section, explanation: why: reason, is_tuned: false }
+    PaperStatement {
+        artefact,
+        case,
+        metric: what,
+        client: who,
+        baseline: than,
+        min_percent: from,
+        max_percent: to,
+        section,
+        explanation: reason,
+        is_tuned: false,
+    }
 }
 
 /// A sentence that the setting was made after ([`super::config::background`], [`super::config::walk`]).
@@ -120,7 +135,15 @@ pub(super) const STATEMENTS: &[PaperStatement] = &[
     statement("F10", "", Time, ON_MPTCP, (20.0, 40.0), "4.4", LTE_RATE),
     statement("F10", "", Time, ON_TCP, (-70.0, 0.0), "4.4: reduced by up to 70 %", ""),
     statement("F10", "n=2 λoff=0.025", Energy, (TcpWifi, Emptcp), (-11.0, -11.0), "4.4", FITTED_NOTE),
-    tuned_statement(statement("F10", "n=2 λoff=0.025", Time, (TcpWifi, Emptcp), (100.0, 100.0), "4.4: twice as much time", "")),
+    tuned_statement(statement(
+        "F10",
+        "n=2 λoff=0.025",
+        Time,
+        (TcpWifi, Emptcp),
+        (100.0, 100.0),
+        "4.4: twice as much time",
+        "",
+    )),
     statement("F13", "", EnergyPerByte, ON_MPTCP, (-22.0, -22.0), "4.5", BLOCKED_NOTE),
     statement("F13", "", EnergyPerByte, ON_TCP, (8.0, 15.0), "4.5: 15 % larger, then 8 % more", BLOCKED_NOTE),
     tuned_statement(statement("F13", "", Bytes, ON_MPTCP, (-25.0, -25.0), "4.5", BLOCKED_NOTE)),
@@ -135,8 +158,24 @@ pub(super) const STATEMENTS: &[PaperStatement] = &[
     statement("F16", "bad Wi-Fi, good LTE", Energy, ON_MPTCP, (0.0, 0.0), "5.3: similar", BLOCKED_NOTE),
     statement("F16", "good Wi-Fi, bad LTE", Energy, ON_MPTCP, (-50.0, -50.0), "5.3: roughly 50 %", FITTED_NOTE),
     statement("F16", "good Wi-Fi, bad LTE", Time, ON_MPTCP, (20.0, 20.0), "5.3: about 20 %", ""),
-    statement("F16", "good Wi-Fi, good LTE", Energy, ON_MPTCP, (-50.0, -50.0), "5.3: similar to the above case", FITTED_NOTE),
-    statement("F17", "", Energy, (Mptcp, Emptcp), (60.0, 60.0), "5.4", "the paper's joules have the browser's in them"),
+    statement(
+        "F16",
+        "good Wi-Fi, good LTE",
+        Energy,
+        ON_MPTCP,
+        (-50.0, -50.0),
+        "5.3: similar to the above case",
+        FITTED_NOTE,
+    ),
+    statement(
+        "F17",
+        "",
+        Energy,
+        (Mptcp, Emptcp),
+        (60.0, 60.0),
+        "5.4",
+        "the paper's joules have the browser's in them",
+    ),
     statement("F17", "", Time, ON_MPTCP, (0.0, 0.0), "5.4: almost the same latency", ""),
 ];
 

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use marline_core::units::DataSize;
 use serde::{Deserialize, Serialize};
 
-use super::config::{RunConfig, EmptcpClient, Work};
-use crate::results::energy::device_model;
+use super::config::{EmptcpClient, RunConfig, Work};
 use crate::mptcp::http_client::{DownloadResult, STOPPED_BY_USER, StopCondition};
-use crate::mptcp::testbed::{ENERGY_MODEL, TestbedConfig, Testbed};
 use crate::mptcp::suspended_traffic::SuspendedTraffic;
-use crate::mptcp::{energy, web_page, testbed};
-use crate::server::{TempDir, Payload};
+use crate::mptcp::testbed::{ENERGY_MODEL, Testbed, TestbedConfig};
+use crate::mptcp::{energy, testbed, web_page};
+use crate::results::energy::device_model;
+use crate::server::{Payload, TempDir};
 use crate::{Congestion, EmulationReport, LabError};
 
 /// What came of a case in real time. Times in seconds, energies in joules.
@@ -107,8 +107,17 @@ impl CaseRunner {
         let program = crate::program::marline()?;
         let folder = TempDir::new().map_err(LabError::at_step("a place for what is served"))?;
         let endless = || std::fs::File::create(folder.path().join(ENDLESS_FILE))?.set_len(1 << 36);
-        page::write_objects(folder.path()).and_then(|()| endless()).map_err(LabError::at_step("a page in memory"))?;
-        Ok(Self { program, congestion, trace_dir: trace, payloads: Mutex::default(), temp_dir: folder, build_lock: Mutex::default() })
+        web_page::write_objects(folder.path())
+            .and_then(|()| endless())
+            .map_err(LabError::at_step("a page in memory"))?;
+        Ok(Self {
+            program,
+            congestion,
+            trace_dir: trace,
+            payloads: Mutex::default(),
+            temp_dir: folder,
+            build_lock: Mutex::default(),
+        })
     }
 
     /// Does it. The outer error is of the lab, the inner one of what was downloaded; `label` names its logs.
@@ -154,13 +163,16 @@ impl CaseRunner {
                 testbed.download(&name, until)?
             }
             Work::Timed { length } => {
-                let until = StopCondition { limit: length + TIME_LIMIT, stop_after: Some(length), wants_sha256: false };
+                let until =
+                    StopCondition { limit: length + TIME_LIMIT, stop_after: Some(length), wants_sha256: false };
                 // What came by then is what counts, if nothing comes at the end of it too.
                 testbed.download(&name, until)?.map(|got| DownloadResult { time: length, ..got })
             }
-            Work::Page => {
-                testbed.load_page(TIME_LIMIT)?.map(|page| DownloadResult { time: page.time, bytes: page.bytes, ..DownloadResult::default() })
-            }
+            Work::Page => testbed.load_page(TIME_LIMIT)?.map(|page| DownloadResult {
+                time: page.time,
+                bytes: page.bytes,
+                ..DownloadResult::default()
+            }),
         };
         let emulation = testbed.emulation_report()?;
         let asked = start.elapsed();
@@ -185,18 +197,18 @@ const ENDLESS_FILE: &str = "endless";
 const TIME_LIMIT: Duration = Duration::from_secs(4500);
 
 /// The same client on the lab's stage.
-fn testbed_variant(client: EmptcpClient) -> stage::PathVariant {
+fn testbed_variant(client: EmptcpClient) -> testbed::PathVariant {
     match client {
         // What the MDP's scheduler comes to (§4.6); it is computed in virtual time.
-        EmptcpClient::TcpWifi | EmptcpClient::Mdp => stage::PathVariant::SingleLinkTcp(0),
-        EmptcpClient::TcpLte => stage::PathVariant::SingleLinkTcp(1),
-        EmptcpClient::Mptcp => stage::PathVariant::KernelMptcp,
-        EmptcpClient::WifiFirst => stage::PathVariant::WifiFirst,
-        EmptcpClient::Emptcp => stage::PathVariant::EMPTCP,
-        EmptcpClient::EmptcpSettled => stage::PathVariant::EMPTCP_SETTLED,
-        EmptcpClient::EmptcpTable => stage::PathVariant::EMPTCP_TABLE,
-        EmptcpClient::Marline => stage::PathVariant::MARLINE,
-        EmptcpClient::MarlineThroughput => stage::PathVariant::MARLINE_THROUGHPUT,
+        EmptcpClient::TcpWifi | EmptcpClient::Mdp => testbed::PathVariant::SingleLinkTcp(0),
+        EmptcpClient::TcpLte => testbed::PathVariant::SingleLinkTcp(1),
+        EmptcpClient::Mptcp => testbed::PathVariant::KernelMptcp,
+        EmptcpClient::WifiFirst => testbed::PathVariant::WifiFirst,
+        EmptcpClient::Emptcp => testbed::PathVariant::EMPTCP,
+        EmptcpClient::EmptcpSettled => testbed::PathVariant::EMPTCP_SETTLED,
+        EmptcpClient::EmptcpTable => testbed::PathVariant::EMPTCP_TABLE,
+        EmptcpClient::Marline => testbed::PathVariant::MARLINE,
+        EmptcpClient::MarlineThroughput => testbed::PathVariant::MARLINE_THROUGHPUT,
     }
 }
 
@@ -204,13 +216,13 @@ fn testbed_variant(client: EmptcpClient) -> stage::PathVariant {
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 fn to_result(emulation: &EmulationReport, got: &DownloadResult, said: Option<(Duration, f64)>) -> RunResult {
-    let account = joules::energy_of_packets(emulation, device_model(ENERGY_MODEL));
-    let wakes = joules::promotions(emulation, device_model(ENERGY_MODEL));
+    let account = energy::energy_of_packets(emulation, device_model(ENERGY_MODEL));
+    let wakes = energy::promotions(emulation, device_model(ENERGY_MODEL));
     let links = emulation.links.iter().enumerate().map(|(at, link)| LinkResult {
         name: link.name.clone(),
         ip_bytes: link.downlink.delivered.bytes.bytes(),
         payload_bytes: link.traffic_samples.iter().map(|sign| u64::from(sign.payload)).sum(),
-        energy_j: joules::link_energy(&account, at),
+        energy_j: energy::link_energy(&account, at),
         promotions: wakes.get(at).copied(),
         mp_prio_s: link.mp_prio_requests.iter().map(|asked| (asked.at.as_secs_f64(), asked.backup)).collect(),
     });
@@ -223,8 +235,9 @@ fn to_result(emulation: &EmulationReport, got: &DownloadResult, said: Option<(Du
         settled_mbps: (got.time > SETTLED_AFTER * 2).then(|| got.rate_from(SETTLED_AFTER) * 8.0 / 1e6),
         suspended: SuspendedTraffic::measure(emulation, 1, got.time),
         daemon_energy_j: said.map(|(_, energy)| energy),
-        packet_energy_at_report_j: said
-            .map(|(asked, _)| joules::energy_until(emulation, device_model(ENERGY_MODEL), asked).total().as_joules_f64()),
+        packet_energy_at_report_j: said.map(|(asked, _)| {
+            energy::energy_until(emulation, device_model(ENERGY_MODEL), asked).total().as_joules_f64()
+        }),
         timeline: timeline(emulation, got.time),
         p99_lateness_s: emulation.lateness.p99.as_secs_f64(),
         dropped_before_emulator: emulation.links.iter().map(|link| link.dropped_before_emulator).sum(),
@@ -239,7 +252,7 @@ fn timeline(emulation: &EmulationReport, end: Duration) -> Vec<TimelinePoint> {
         let bytes: u64 = timeline.iter().skip(at * slots).take(slots).map(|size| size.bytes()).sum();
         (bytes as f64 * 8.0 / 1e6 / step.as_secs_f64() * 1e3).round() / 1e3
     };
-    let curve = joules::energy_curve(emulation, device_model(ENERGY_MODEL), step, end);
+    let curve = energy::energy_curve(emulation, device_model(ENERGY_MODEL), step, end);
     let point = |(at, energy): (usize, &f64)| TimelinePoint {
         mbps: [mbps(0, at), mbps(1, at)],
         energy_j: (energy * 1e3).round() / 1e3,

@@ -10,14 +10,14 @@
 
 use marline_core::energy::Model;
 
-use super::figures::FigureCase;
-use super::paper::{EXPLAIN_BEYOND, STATEMENTS, PaperStatement};
-use super::measure_real::{TimelinePoint, STEP_S};
-use super::runner::CaseResults;
 use super::config::EmptcpClient;
+use super::figures::FigureCase;
+use super::paper::{EXPLAIN_BEYOND, PaperStatement, STATEMENTS};
+use super::real::{STEP_S, TimelinePoint};
+use super::runner::CaseResults;
 use super::simulate::{self, CaseResult};
-use crate::results::{Backend, ResultRow, stats, round_to_thousandths};
 use crate::reproduce::threshold::Threshold;
+use crate::results::{Backend, ResultRow, round_to_thousandths, stats};
 
 /// What is measured in every case: name, unit, and how.
 type Metric = (&'static str, &'static str, fn(&CaseResult) -> Option<f64>);
@@ -99,7 +99,10 @@ fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
         })
     };
     // What is said of eMPTCP is asked of each reading of its text, and of our own policy.
-    let read = |said: &PaperStatement| [EmptcpClient::Emptcp, EmptcpClient::EmptcpSettled, EmptcpClient::EmptcpTable, EmptcpClient::Marline].map(|client| said.for_reading(client));
+    let read = |said: &PaperStatement| {
+        [EmptcpClient::Emptcp, EmptcpClient::EmptcpSettled, EmptcpClient::EmptcpTable, EmptcpClient::Marline]
+            .map(|client| said.for_reading(client))
+    };
     let mut all: Vec<PaperStatement> = STATEMENTS.iter().flat_map(read).collect();
     all.dedup();
     all.into_iter().filter_map(of).collect()
@@ -175,14 +178,22 @@ pub(super) mod tests {
         }
     }
 
-    pub(in super::super) fn done(artefact: &'static str, case: &str, runs: &[(EmptcpClient, [f64; 2])]) -> CaseResults {
+    pub(in super::super) fn done(
+        artefact: &'static str,
+        case: &str,
+        runs: &[(EmptcpClient, [f64; 2])],
+    ) -> CaseResults {
         let runs = runs.iter().map(|(client, figures)| (*client, vec![Ok(played(*figures))])).collect();
         CaseResults { artefact, case: case.into(), runs }
     }
 
     #[test]
     fn a_sentence_of_the_paper_stands_beside_ours() {
-        let runs = [(EmptcpClient::TcpWifi, [200.0, 100.0]), (EmptcpClient::Mptcp, [100.0, 110.0]), (EmptcpClient::Emptcp, [130.0, 99.0])];
+        let runs = [
+            (EmptcpClient::TcpWifi, [200.0, 100.0]),
+            (EmptcpClient::Mptcp, [100.0, 110.0]),
+            (EmptcpClient::Emptcp, [130.0, 99.0]),
+        ];
         let rows = rows(&[done("F8", "on-off 40 s", &runs)], &[], Backend::Sim, 0.5);
         assert!(rows.iter().all(|row| row.scale == 0.5 && row.backend == Backend::Sim));
         let of = |metric: &str| rows.iter().find(|row| row.policy == "emptcp" && row.metric == metric).unwrap();
@@ -219,8 +230,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_course_is_that_of_its_first_repetition() {
-        let rows = rows(&[done("F8", "on-off 40 s", &[(EmptcpClient::Mptcp, [14.0, 20.0])])], &[], Backend::Sim, 1.0);
-        let timeline: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == "F7" && row.metric == "energy").collect();
+        let rows =
+            rows(&[done("F8", "on-off 40 s", &[(EmptcpClient::Mptcp, [14.0, 20.0])])], &[], Backend::Sim, 1.0);
+        let timeline: Vec<&ResultRow> =
+            rows.iter().filter(|row| row.artefact == "F7" && row.metric == "energy").collect();
         assert_eq!(timeline.iter().map(|row| row.case.as_str()).collect::<Vec<_>>(), ["at 10 s", "at 20 s"]);
         let table = super::super::table::timeline_table(&rows, "F7").unwrap();
         assert_eq!(table.rows[0], ["at 10 s", "10.0"]);

@@ -5,8 +5,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::figures::FigureCase;
 use super::config::EmptcpClient;
+use super::figures::FigureCase;
 use super::simulate::CaseResult;
 use crate::results::stats;
 
@@ -50,7 +50,9 @@ pub(super) fn run_all(
 ) -> Vec<CaseResults> {
     let of = |(at, figure): (usize, &FigureCase)| {
         let runs = figure.runs.len();
-        (0..figure.clients.len()).flat_map(move |client| (0..runs).map(move |run| (at, client, run))).collect::<Vec<_>>()
+        (0..figure.clients.len())
+            .flat_map(move |client| (0..runs).map(move |run| (at, client, run)))
+            .collect::<Vec<_>>()
     };
     let items: Vec<(usize, usize, usize)> = figures.iter().enumerate().flat_map(of).collect();
     let left: Vec<AtomicUsize> =

@@ -16,13 +16,16 @@ use marline_core::energy::{Model, RadioModel};
 use marline_core::link::LinkKind;
 use marline_core::paths::{Config, Goal, Paths, Policy};
 use marline_core::units::{DataSize, Instant};
-use marline_sim::clairvoyant::mdp::{RateChain, MdpSchedule};
+use marline_sim::clairvoyant::mdp::{MdpSchedule, RateChain};
 use marline_sim::clairvoyant::{Grid, Transfer};
-use marline_sim::mptcp_sim::{RateSchedule, NoPolicy, MptcpOutcome, PAYLOAD_SHARE, MptcpScenario, MdpPolicy, MptcpSim, download_workload, page_workload, link_configs};
+use marline_sim::mptcp_sim::{
+    MdpPolicy, MptcpOutcome, MptcpScenario, MptcpSim, NoPolicy, PAYLOAD_SHARE, RateSchedule, download_workload,
+    link_configs, page_workload,
+};
 use marline_sim::spec::LinkSpec;
 
-use super::measure_real::{RunResult, TimelinePoint, STEP_S};
-use super::config::{RunConfig, EmptcpClient, Work};
+use super::config::{EmptcpClient, RunConfig, Work};
+use super::real::{RunResult, STEP_S, TimelinePoint};
 use crate::mptcp::web_page;
 
 /// What came of a case, in whatever time. Times in seconds, energies in joules.
@@ -83,7 +86,12 @@ impl From<&RunResult> for CaseResult {
 }
 
 /// Does it.
-pub(super) fn simulate(run: &RunConfig, client: EmptcpClient, model: &Model, seed: u64) -> Result<CaseResult, String> {
+pub(super) fn simulate(
+    run: &RunConfig,
+    client: EmptcpClient,
+    model: &Model,
+    seed: u64,
+) -> Result<CaseResult, String> {
     let alone = match client {
         EmptcpClient::TcpWifi => Some(0),
         EmptcpClient::TcpLte => Some(1),
@@ -97,22 +105,22 @@ pub(super) fn simulate(run: &RunConfig, client: EmptcpClient, model: &Model, see
         Work::File(size) => download_workload(size),
         // More than any link carries by then.
         Work::Timed { .. } => download_workload(DataSize::from_bytes(1 << 50)),
-        Work::Page => page_workload(&page::objects(), page::MAX_CONNECTIONS),
+        Work::Page => page_workload(&web_page::objects(), web_page::MAX_CONNECTIONS),
     };
-    let mut config = MptcpScenario::new(model.clone(), links, work);
-    config.seed = seed;
-    config.is_mptcp = alone.is_none();
-    config.server.keeps_cwnd = EmptcpClient::PUBLISHED.contains(&client);
-    config.sample_interval = Duration::from_secs(1);
-    config.time_limit = match run.work {
+    let mut scenario = MptcpScenario::new(model.clone(), links, work);
+    scenario.seed = seed;
+    scenario.is_mptcp = alone.is_none();
+    scenario.server.keeps_cwnd = EmptcpClient::PUBLISHED.contains(&client);
+    scenario.sample_interval = Duration::from_secs(1);
+    scenario.time_limit = match run.work {
         Work::Timed { length } => length,
         _ => TIME_LIMIT,
     };
-    let limit = config.time_limit;
+    let limit = scenario.time_limit;
     let outcome = match (alone, client) {
-        (Some(_), _) => MptcpSim::new(config, NoPolicy).run().0,
-        (None, EmptcpClient::Mdp) => MptcpSim::new(config, mdp_policy(run, model).ok_or("no schedule")?).run().0,
-        (None, _) => MptcpSim::new(config, Paths::new(config(run, client, model))).run().0,
+        (Some(_), _) => MptcpSim::new(scenario, NoPolicy).run().0,
+        (None, EmptcpClient::Mdp) => MptcpSim::new(scenario, mdp_policy(run, model).ok_or("no schedule")?).run().0,
+        (None, _) => MptcpSim::new(scenario, Paths::new(config(run, client, model))).run().0,
     };
     if let Some(nonsense) = outcome.invalid_commands.first() {
         return Err(nonsense.clone());
@@ -239,8 +247,8 @@ const GRAINS_PER_TRANSFER: u64 = 2000;
 mod tests {
     use super::super::config::DEFAULT_RTTS_MS;
     use super::*;
-    use crate::results::energy::device_model;
     use crate::mptcp::testbed::ENERGY_MODEL;
+    use crate::results::energy::device_model;
 
     #[test]
     fn tcp_over_wifi_costs_what_its_time_and_bits_do() {
@@ -257,10 +265,14 @@ mod tests {
     #[test]
     fn nobody_is_better_than_the_clairvoyant() {
         let model = device_model(ENERGY_MODEL);
-        for (rates, rtt) in [([12.0, 10.0], DEFAULT_RTTS_MS), ([3.3, 4.1], [80, 110]), ([2.2, 14.0], DEFAULT_RTTS_MS)] {
+        for (rates, rtt) in
+            [([12.0, 10.0], DEFAULT_RTTS_MS), ([3.3, 4.1], [80, 110]), ([2.2, 14.0], DEFAULT_RTTS_MS)]
+        {
             let file = Work::File(DataSize::from_bytes(16_777_216));
             let run = RunConfig::new(&rates[..1], &rates[1..], rtt, file);
-            for client in [EmptcpClient::Mptcp, EmptcpClient::Emptcp, EmptcpClient::WifiFirst, EmptcpClient::Marline] {
+            for client in
+                [EmptcpClient::Mptcp, EmptcpClient::Emptcp, EmptcpClient::WifiFirst, EmptcpClient::Marline]
+            {
                 let played = simulate(&run, client, &model, 1).unwrap();
                 let Optimum { energy, lower_bound: bound, min_seconds: soonest } =
                     optimum(&run, &model, played.bytes, played.seconds).unwrap();

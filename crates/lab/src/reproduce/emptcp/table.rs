@@ -1,11 +1,11 @@
 //! eMPTCP's figures for people: one table per artefact, then courses, then what the paper's text says, then the floors.
 
+use super::config::EmptcpClient;
 use super::figures::GRID;
 use super::paper::STATEMENTS;
 use super::rows::TIMELINES;
-use super::config::EmptcpClient;
-use crate::results::ResultRow;
 use crate::html_report::Table;
+use crate::results::ResultRow;
 
 /// One artefact: a line per case and client; with the clairvoyant's energy where it is known.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
@@ -24,7 +24,8 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
     let energies = of.iter().filter(|row| row.metric == "energy" && row.unit == "J" && row.note.is_none());
     let lines = energies.map(|energy| {
         let other = |metric: &str| {
-            let same = |row: &&&ResultRow| row.case == energy.case && row.policy == energy.policy && row.metric == metric;
+            let same =
+                |row: &&&ResultRow| row.case == energy.case && row.policy == energy.policy && row.metric == metric;
             of.iter().find(same).copied()
         };
         let value = |metric: &str, digits: usize| format_number(other(metric).and_then(|row| row.measured), digits);
@@ -32,7 +33,8 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
         line.push(other("time").map_or("–".into(), with_spread));
         line.push(with_spread(energy));
         line.extend([value("energy_per_megabyte", 3), value("bytes_wifi", 1), value("bytes_lte", 1)]);
-        let share = other("runs_waking_lte").and_then(|row| row.measured).filter(|share| (0.1..99.9).contains(share));
+        let share =
+            other("runs_waking_lte").and_then(|row| row.measured).filter(|share| (0.1..99.9).contains(share));
         let share = share.map(|share| format!(" in {share:.0} %")).unwrap_or_default();
         line.push(value("wakes_lte", 1) + &share);
         if artefact == "X-unequal" {
@@ -40,7 +42,8 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
         }
         if artefact == GRID {
             let of = |policy: &str, metric: &str| {
-                let same = |row: &&&ResultRow| row.case == energy.case && row.policy == policy && row.metric == metric;
+                let same =
+                    |row: &&&ResultRow| row.case == energy.case && row.policy == policy && row.metric == metric;
                 of.iter().find(same).and_then(|row| row.measured)
             };
             line.extend(["energy", "time"].map(|metric| {
@@ -73,7 +76,7 @@ pub(super) fn base_table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
     };
     let lines: Vec<Vec<String>> = rows.iter().filter(|row| row.artefact == artefact).map(line).collect();
     let header = ["case", "metric", "paper", "ours", "unit", ""].map(String::from).into();
-    (!lines.is_empty()).then_some(Table { header: head: header, rows: lines, note: None })
+    (!lines.is_empty()).then_some(Table { header, rows: lines, note: None })
 }
 
 /// A course: a line per moment, a column per client.
@@ -107,7 +110,7 @@ pub(super) fn timeline_table(rows: &[ResultRow], artefact: &str) -> Option<Table
     let header = std::iter::once("").chain(clients.iter().copied()).map(String::from).collect();
     // A client that is done leaves the table; the last ones would fill pages.
     let lines: Vec<Vec<String>> = moments.iter().take(MAX_LINES).map(line).collect();
-    (!lines.is_empty()).then_some(Table { header: head: header, rows: lines, note: None })
+    (!lines.is_empty()).then_some(Table { header, rows: lines, note: None })
 }
 
 /// Of a course.
@@ -124,8 +127,9 @@ fn format_number(value: Option<f64>, digits: usize) -> String {
 
 /// What the paper's text says in numbers: the paper's and ours.
 pub(super) fn statement_table(rows: &[ResultRow]) -> Option<Table> {
-    let with =
-        rows.iter().filter(|row| row.paper.is_some() && STATEMENTS.iter().any(|said| said.artefact == row.artefact));
+    let with = rows
+        .iter()
+        .filter(|row| row.paper.is_some() && STATEMENTS.iter().any(|said| said.artefact == row.artefact));
     let line = |row: &ResultRow| {
         let value = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:+.0} %"));
         let note = row.note.clone().unwrap_or_default();

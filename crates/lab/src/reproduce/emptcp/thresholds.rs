@@ -10,16 +10,17 @@
 //! | unequal links | after 5 s at least 0.97 of the best single path; the whole at least 0.93 where the first is the slow one |
 
 use super::clairvoyant;
+use super::config::EmptcpClient;
 use super::figures::{BOTH_BAD, GRID};
 use super::runner::CaseResults;
-use super::config::EmptcpClient;
 use super::simulate::CaseResult;
-use crate::results::stats;
 use crate::reproduce::threshold::{Bound, Threshold};
+use crate::results::stats;
 
 /// All that apply.
 pub(super) fn thresholds(results: &[CaseResults]) -> Vec<Threshold> {
-    let mut floors: Vec<Threshold> = results.iter().flat_map(|results| thresholds_of(results).unwrap_or_default()).collect();
+    let mut floors: Vec<Threshold> =
+        results.iter().flat_map(|results| thresholds_of(results).unwrap_or_default()).collect();
     floors.extend(product_threshold(results));
     floors.extend(clairvoyant_threshold(results));
     floors
@@ -32,7 +33,7 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
         policy: EmptcpClient::Marline.name(),
         metric,
         requirement: says,
-        measured: ours: measured,
+        measured,
         bound: Bound::AtMost(bound),
         unit,
         note: None,
@@ -44,7 +45,8 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
         ("F15", _) => {
             let bound = time(mptcp)? * 1.05;
             let late = make("time", "at most MPTCP's + 5 %", time(measured)?, bound, "s");
-            let reason = format!("TCP over Wi-Fi needs {:.2} s; sooner is only who wakes LTE, for 12.6 J", time(tcp)?);
+            let reason =
+                format!("TCP over Wi-Fi needs {:.2} s; sooner is only who wakes LTE, for 12.6 J", time(tcp)?);
             vec![
                 make("energy", "at most TCP over Wi-Fi's + 3 %", energy(measured)?, energy(tcp)? * 1.03, "J"),
                 Threshold { note: (time(tcp)? > bound).then_some(reason), ..late },
@@ -67,10 +69,17 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
                 "the clairvoyant needs {late:.1} J by our end and {:.1} J by MPTCP's",
                 optimal_energy(results, mptcp)?
             );
-            let soonest = results.mean(mptcp, |played| played.optimum.map_or(0.0, |optimum| optimum.min_seconds))?;
+            let soonest =
+                results.mean(mptcp, |played| played.optimum.map_or(0.0, |optimum| optimum.min_seconds))?;
             let full = format!("both links at their full rates need {soonest:.2} s");
             vec![
-                make("energy", "at most the lesser of MPTCP's and TCP's + 3 %", energy(measured)?, least * 1.03, "J"),
+                make(
+                    "energy",
+                    "at most the lesser of MPTCP's and TCP's + 3 %",
+                    energy(measured)?,
+                    least * 1.03,
+                    "J",
+                ),
                 Threshold { note: (late > two_thirds).then_some(little), ..third },
                 Threshold { note: (soonest > four_fifths).then_some(full), ..fifth },
             ]
@@ -105,14 +114,18 @@ fn unequal_thresholds(
     results: &CaseResults,
     make: impl Fn(&'static str, &'static str, f64, f64, &'static str) -> Threshold,
 ) -> Option<Vec<Threshold>> {
-    let best = [EmptcpClient::TcpLte, EmptcpClient::TcpWifi].into_iter().find(|client| results.all_results(*client).is_some())?;
+    let best = [EmptcpClient::TcpLte, EmptcpClient::TcpWifi]
+        .into_iter()
+        .find(|client| results.all_results(*client).is_some())?;
     let later = |client| {
-        let rates: Option<Vec<f64>> = results.all_results(client)?.iter().map(|played| played.settled_mbps).collect();
+        let rates: Option<Vec<f64>> =
+            results.all_results(client)?.iter().map(|played| played.settled_mbps).collect();
         stats::mean(&rates?)
     };
     let time = |client| results.mean(client, |played| played.seconds);
     let measured = EmptcpClient::MarlineThroughput;
-    let at_least = |bound: f64, floor: Threshold| Threshold { bound: Bound::AtLeast(bound), policy: measured.name(), ..floor };
+    let at_least =
+        |bound: f64, floor: Threshold| Threshold { bound: Bound::AtLeast(bound), policy: measured.name(), ..floor };
     let after = later(measured)? / later(best)?;
     let says = "at least 0.97 of the best single path";
     let mut floors = vec![at_least(0.97, make("rate_after_5s", says, after, 0.97, ""))];
@@ -131,19 +144,26 @@ fn optimal_energy(results: &CaseResults, client: EmptcpClient) -> Option<f64> {
 
 /// Energy per byte times time per byte.
 fn energy_time_product(results: &CaseResults, client: EmptcpClient) -> Option<f64> {
-    Some(results.mean(client, CaseResult::joules_per_megabyte)? * results.mean(client, CaseResult::seconds_per_megabyte)?)
+    Some(
+        results.mean(client, CaseResult::joules_per_megabyte)?
+            * results.mean(client, CaseResult::seconds_per_megabyte)?,
+    )
 }
 
 /// The published controller in the reading that does best here.
 fn best_published(results: &CaseResults) -> Option<EmptcpClient> {
-    let known = EmptcpClient::PUBLISHED.into_iter().filter_map(|who| Some((who, energy_time_product(results, who)?)));
+    let known =
+        EmptcpClient::PUBLISHED.into_iter().filter_map(|who| Some((who, energy_time_product(results, who)?)));
     known.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(client, _)| client)
 }
 
 /// Whom a floor is against, and which readings were not played and might have done better.
 fn compared_with(results: &CaseResults, published: EmptcpClient) -> String {
-    let absent: Vec<&str> =
-        EmptcpClient::PUBLISHED.into_iter().filter(|client| results.all_results(*client).is_none()).map(EmptcpClient::name).collect();
+    let absent: Vec<&str> = EmptcpClient::PUBLISHED
+        .into_iter()
+        .filter(|client| results.all_results(*client).is_none())
+        .map(EmptcpClient::name)
+        .collect();
     match absent.is_empty() {
         true => format!("against {}", published.name()),
         false => format!("against {} (not played: {})", published.name(), absent.join(", ")),
@@ -156,7 +176,12 @@ fn product_threshold(results: &[CaseResults]) -> Option<Threshold> {
         let ratios: Option<Vec<f64>> = results
             .iter()
             .filter(|results| results.artefact == artefact)
-            .map(|results| Some(energy_time_product(results, EmptcpClient::Marline)? / energy_time_product(results, best_published(results)?)?))
+            .map(|results| {
+                Some(
+                    energy_time_product(results, EmptcpClient::Marline)?
+                        / energy_time_product(results, best_published(results)?)?,
+                )
+            })
             .collect();
         stats::mean(&ratios?)
     };
@@ -198,7 +223,11 @@ mod tests {
 
     #[test]
     fn a_floor_that_nobody_can_reach_says_so() {
-        let runs = [(EmptcpClient::TcpWifi, [0.9, 0.6]), (EmptcpClient::Mptcp, [0.7, 13.5]), (EmptcpClient::Marline, [0.9, 0.61])];
+        let runs = [
+            (EmptcpClient::TcpWifi, [0.9, 0.6]),
+            (EmptcpClient::Mptcp, [0.7, 13.5]),
+            (EmptcpClient::Marline, [0.9, 0.61]),
+        ];
         let found = thresholds(&[done("F15", "bad Wi-Fi, bad LTE", &runs)]);
         assert_eq!(found.iter().map(Threshold::is_met).collect::<Vec<_>>(), [true, false]);
         assert!(found[1].to_line().contains("TCP over Wi-Fi needs 0.90 s"), "{}", found[1].to_line());
@@ -206,7 +235,11 @@ mod tests {
 
     #[test]
     fn the_published_controller_is_taken_in_its_best_reading() {
-        let runs = [(EmptcpClient::Emptcp, [120.0, 90.0]), (EmptcpClient::EmptcpSettled, [100.0, 100.0]), (EmptcpClient::Marline, [101.0, 101.0])];
+        let runs = [
+            (EmptcpClient::Emptcp, [120.0, 90.0]),
+            (EmptcpClient::EmptcpSettled, [100.0, 100.0]),
+            (EmptcpClient::Marline, [101.0, 101.0]),
+        ];
         let found = thresholds(&[done("F8", "on-off 40 s", &runs)]);
         assert!(found.iter().all(Threshold::is_met) && found.len() == 2, "{found:?}");
         assert_eq!(found[0].note.as_deref(), Some("against emptcp-settled (not played: emptcp-table)"));
@@ -216,7 +249,11 @@ mod tests {
 
     #[test]
     fn unequal_links_are_judged_by_the_better_one() {
-        let runs = [(EmptcpClient::TcpLte, [17.0, 120.0]), (EmptcpClient::Mptcp, [19.0, 130.0]), (EmptcpClient::MarlineThroughput, [18.0, 125.0])];
+        let runs = [
+            (EmptcpClient::TcpLte, [17.0, 120.0]),
+            (EmptcpClient::Mptcp, [19.0, 130.0]),
+            (EmptcpClient::MarlineThroughput, [18.0, 125.0]),
+        ];
         let found = thresholds(&[done("X-unequal", "5+50", &runs)]);
         assert_eq!(found.len(), 2);
         assert!((found[1].measured - 17.0 / 18.0).abs() < 1e-9 && found[1].is_met());
@@ -228,7 +265,7 @@ mod tests {
     fn the_clairvoyants_mean_is_over_all_runs_that_have_one() {
         let runs = [(EmptcpClient::Emptcp, [100.0, 120.0]), (EmptcpClient::Marline, [100.0, 110.0])];
         let mut case = done("F8", "on-off", &runs);
-        let least = Some(super::super::simulate::Optimum { energy: 100.0, lower_bound: 99.0, min_seconds: 90.0 });
+        let optimum = Some(super::super::simulate::Optimum { energy: 100.0, lower_bound: 99.0, min_seconds: 90.0 });
         case.runs[1].1 = vec![Ok(CaseResult { optimum, ..played([100.0, 110.0]) })];
         let found = thresholds(&[case]);
         let of = found.iter().find(|threshold| threshold.artefact == "X-clairvoyant").unwrap();

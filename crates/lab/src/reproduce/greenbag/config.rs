@@ -16,11 +16,11 @@ use marline_core::link::LinkKind;
 use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{Config, GreenBagParams, GreenBagRadio, Policy, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
+use marline_sim::clairvoyant::{CapacityCurve, Grid, PlaybackCase};
+use marline_sim::http_sim::{HttpScenario, HttpSim};
 use marline_sim::lower_bound::PayloadCurve;
-use marline_sim::clairvoyant::{PlaybackCase, Grid, CapacityCurve};
 use marline_sim::scenario;
 use marline_sim::spec::{Downlink, LinkSpec, QueueLimit};
-use marline_sim::http_sim::{HttpScenario, HttpSim};
 
 /// Links, a video, and the size of a segment.
 #[derive(Clone, Debug)]
@@ -128,7 +128,8 @@ impl RunConfig {
     ) -> Result<Self, marline_sim::trace::TraceError> {
         let mut case = case.clone();
         case.load(traces)?;
-        let curves: Vec<PayloadCurve> = case.links.iter().map(|link| PayloadCurve::new(link, &case.events)).collect();
+        let curves: Vec<PayloadCurve> =
+            case.links.iter().map(|link| PayloadCurve::new(link, &case.events)).collect();
         let carried: DataSize = curves.iter().map(|curve| curve.carried(duration)).sum();
         let rate = (carried.bytes() as f64 * 8.0 / duration.as_secs_f64() * share) as u64;
         let step = Duration::from_millis(500);
@@ -180,7 +181,8 @@ impl RunConfig {
             ..Config::default()
         };
         let player = Player::new(self.video.clone(), PLAYER_THRESHOLDS, Instant::ZERO);
-        let (outcome, stream) = HttpSim::new(scenario, Stream::new(config)).with_player(player).run_and_return_machine(TIME_LIMIT);
+        let (outcome, stream) =
+            HttpSim::new(scenario, Stream::new(config)).with_player(player).run_and_return_machine(TIME_LIMIT);
         if let Some((failure, at)) = &outcome.failed {
             return Err(format!("{failure:?} after {:.1} s", at.as_secs_f64()));
         }
@@ -269,7 +271,8 @@ fn radios(links: &[(LinkSpec, CapacityCurve)]) -> Vec<GreenBagRadio> {
 }
 
 /// The emulated player's.
-pub(super) const PLAYER_THRESHOLDS: BufferThresholds = BufferThresholds { high: None, ..BufferThresholds::GREENBAG };
+pub(super) const PLAYER_THRESHOLDS: BufferThresholds =
+    BufferThresholds { high: None, ..BufferThresholds::GREENBAG };
 const SECOND: Duration = Duration::from_secs(1);
 /// From the client: enough for requests and acknowledgements.
 const UPLINK_RATE: Bitrate = Bitrate::from_mbps(5);
@@ -289,11 +292,17 @@ mod tests {
             RunConfig::constant(rate, rate, video(Bitrate::from_bits_per_sec(4_800_000), Duration::from_secs(30)));
         let both = run.simulate(GreenBagPolicy::GreenbagP, true).unwrap();
         assert!((both.min_playback - 35.59).abs() < 0.01, "{both:?}");
-        assert!(both.playback_time >= both.min_playback && both.playback_time < both.min_playback + 0.5, "{both:?}");
+        assert!(
+            both.playback_time >= both.min_playback && both.playback_time < both.min_playback + 0.5,
+            "{both:?}"
+        );
         assert!(both.energy > 0.98 * both.min_energy.unwrap(), "{both:?}");
         assert!((both.playback_time - both.buffering_time - 30.0).abs() < 1e-6);
         let alone = run.simulate(GreenBagPolicy::WifiOnly, false).unwrap();
-        assert!(alone.playback_time > 48.0 && alone.energy < both.energy && alone.min_energy.is_none(), "{alone:?}");
+        assert!(
+            alone.playback_time > 48.0 && alone.energy < both.energy && alone.min_energy.is_none(),
+            "{alone:?}"
+        );
         assert_eq!(alone.min_playback, both.min_playback);
     }
 

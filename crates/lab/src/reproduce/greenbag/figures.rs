@@ -25,9 +25,9 @@
 
 use marline_core::playback::MediaProfile;
 use marline_core::units::{Bitrate, DataSize, Duration};
-use marline_sim::rate_process::{RateDrop, apply_drops, rate_drops, log_ar1};
+use marline_sim::rate_process::{RateDrop, apply_drops, log_ar1, rate_drops};
 
-use super::config::{RunConfig, GreenBagPolicy, video};
+use super::config::{GreenBagPolicy, RunConfig, video};
 
 /// The artefacts that need no traces, in the order in which they are printed.
 pub(super) const ARTEFACTS: [&str; 9] = ["F9a", "F9b", "F10", "F11", "F12", "F13", "F14", "X-over", "X-fluct"];
@@ -105,13 +105,31 @@ const SOME_SEGMENTS: [u64; 5] = [10, 100, 500, 2000, 10_240];
 const FEW_SEGMENTS: [u64; 4] = [10, 100, 1000, 10_240];
 
 const GREENBAG_ONLY: &[GreenBagPolicy] = &[GreenBagPolicy::GreenbagP];
-const BALANCE_POLICIES: &[GreenBagPolicy] = &[GreenBagPolicy::GreenbagP, GreenBagPolicy::EqualSubsegments, GreenBagPolicy::Marline];
-const RECOVERY_POLICIES: &[GreenBagPolicy] = &[GreenBagPolicy::GreenbagP, GreenBagPolicy::WithoutRecovery, GreenBagPolicy::GreenbagE, GreenBagPolicy::Marline];
+const BALANCE_POLICIES: &[GreenBagPolicy] =
+    &[GreenBagPolicy::GreenbagP, GreenBagPolicy::EqualSubsegments, GreenBagPolicy::Marline];
+const RECOVERY_POLICIES: &[GreenBagPolicy] = &[
+    GreenBagPolicy::GreenbagP,
+    GreenBagPolicy::WithoutRecovery,
+    GreenBagPolicy::GreenbagE,
+    GreenBagPolicy::Marline,
+];
 /// All of figures 13 and 14.
-pub(super) const ALL_POLICIES: &[GreenBagPolicy] = &[GreenBagPolicy::LteOnly, GreenBagPolicy::WifiOnly, GreenBagPolicy::GreenbagP, GreenBagPolicy::GreenbagE, GreenBagPolicy::Marline];
-const GREENBAG_AND_MARLINE: &[GreenBagPolicy] = &[GreenBagPolicy::GreenbagP, GreenBagPolicy::GreenbagE, GreenBagPolicy::Marline];
+pub(super) const ALL_POLICIES: &[GreenBagPolicy] = &[
+    GreenBagPolicy::LteOnly,
+    GreenBagPolicy::WifiOnly,
+    GreenBagPolicy::GreenbagP,
+    GreenBagPolicy::GreenbagE,
+    GreenBagPolicy::Marline,
+];
+const GREENBAG_AND_MARLINE: &[GreenBagPolicy] =
+    &[GreenBagPolicy::GreenbagP, GreenBagPolicy::GreenbagE, GreenBagPolicy::Marline];
 
-fn new_case(artefact: &'static str, case: impl Into<String>, policy: &'static [GreenBagPolicy], run: RunConfig) -> FigureCase {
+fn new_case(
+    artefact: &'static str,
+    case: impl Into<String>,
+    policy: &'static [GreenBagPolicy],
+    run: RunConfig,
+) -> FigureCase {
     FigureCase { artefact, case: case.into(), policies: policy.to_vec(), runs: vec![run], wants_energy: false }
 }
 
@@ -119,7 +137,12 @@ fn f9a(effort: Effort) -> Vec<FigureCase> {
     let of = |(ratio, lte, wifi): (&'static str, u64, u64)| {
         effort.segment_sizes.iter().copied().map(move |kib| {
             let run = RunConfig::constant(kbps(lte), kbps(wifi), video_of(5400, 40));
-            new_case("F9a", format!("{ratio} {kib} KiB"), GREENBAG_ONLY, run.with_segment_size(DataSize::from_kib(kib)))
+            new_case(
+                "F9a",
+                format!("{ratio} {kib} KiB"),
+                GREENBAG_ONLY,
+                run.with_segment_size(DataSize::from_kib(kib)),
+            )
         })
     };
     RATIOS.into_iter().flat_map(of).collect()
@@ -129,7 +152,12 @@ fn f9b(effort: Effort) -> Vec<FigureCase> {
     let of = |percent: u64| {
         effort.segment_sizes.iter().copied().map(move |kib| {
             let run = RunConfig::constant(kbps(3000), kbps(3000), video_of(60 * percent, 40));
-            new_case("F9b", format!("{percent}% {kib} KiB"), GREENBAG_ONLY, run.with_segment_size(DataSize::from_kib(kib)))
+            new_case(
+                "F9b",
+                format!("{percent}% {kib} KiB"),
+                GREENBAG_ONLY,
+                run.with_segment_size(DataSize::from_kib(kib)),
+            )
         })
     };
     [80, 100, 120].into_iter().flat_map(of).collect()
@@ -144,7 +172,12 @@ fn f10() -> Vec<FigureCase> {
 
 /// A hole of 15 s, early, in a video for which the links have a tenth to spare.
 fn f11() -> Vec<FigureCase> {
-    vec![new_case("F11", "one hole", RECOVERY_POLICIES, run_with_drops(&[RateDrop { start: 25, length: 15 }], SPARE_RATE, true))]
+    vec![new_case(
+        "F11",
+        "one hole",
+        RECOVERY_POLICIES,
+        run_with_drops(&[RateDrop { start: 25, length: 15 }], SPARE_RATE, true),
+    )]
 }
 
 fn f12(effort: Effort) -> Vec<FigureCase> {
@@ -155,7 +188,7 @@ fn f12(effort: Effort) -> Vec<FigureCase> {
             let seeds = if count == 0 { 0..1 } else { effort.run_seeds(effort.drop_draws) };
             let runs = seeds.map(drawn).collect();
             let case = format!("{count} drops{suffix}");
-            FigureCase { artefact: "F12", case, policies: RECOVERY_POLICIES.to_vec(), runs: settings: runs, wants_energy: false }
+            FigureCase { artefact: "F12", case, policies: RECOVERY_POLICIES.to_vec(), runs, wants_energy: false }
         })
     };
     [("", 6600, false), (" spare", SPARE_RATE, true)].into_iter().flat_map(of).collect()
@@ -169,13 +202,13 @@ const SPARE_RATE: u64 = 5455;
 fn run_with_drops(holes: &[RateDrop], rate: u64, level: bool) -> RunConfig {
     const LENGTH: usize = 110;
     const WIFI: u64 = 3000;
-    let lost: u64 = rate_drops.iter().map(|hole| hole.length as u64).sum();
+    let lost: u64 = holes.iter().map(|hole| hole.length as u64).sum();
     let all = LENGTH as u64;
     let outside = if level { (WIFI * all - DROP_KBPS * lost) / (all - lost) } else { WIFI };
     let mut wifi = vec![kbps(outside); LENGTH];
     // After the video's own duration there are no holes to make up for.
     wifi.push(kbps(WIFI));
-    apply_drops(&mut wifi, rate_drops, kbps(DROP_KBPS));
+    apply_drops(&mut wifi, holes, kbps(DROP_KBPS));
     RunConfig::from_rates(vec![kbps(WIFI)], wifi, video_of(rate, LENGTH as u64))
 }
 
@@ -233,7 +266,13 @@ fn fluctuating_cases(effort: Effort) -> Vec<FigureCase> {
             RunConfig::from_rates(lte, wifi, video_of(rate, length))
         };
         let runs = effort.run_seeds(effort.rate_draws).map(drawn).collect();
-        FigureCase { artefact: "X-fluct", case: name.into(), policies: GREENBAG_AND_MARLINE.to_vec(), runs: settings: runs, wants_energy: true }
+        FigureCase {
+            artefact: "X-fluct",
+            case: name.into(),
+            policies: GREENBAG_AND_MARLINE.to_vec(),
+            runs,
+            wants_energy: true,
+        }
     };
     FLUCTUATING.into_iter().map(of).collect()
 }

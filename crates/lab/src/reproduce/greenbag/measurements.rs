@@ -14,16 +14,16 @@ use std::fmt;
 use marline_core::units::Bitrate;
 use serde::{Deserialize, Serialize};
 
+use super::config::{GreenBagPolicy, PlaybackMetrics};
 use super::figures::FigureCase;
-use super::measure_real::{PlaybackValues, PlaybackRunner};
+use super::real::{PlaybackRunner, PlaybackValues};
 use super::runner::all_runs;
-use super::config::{PlaybackMetrics, GreenBagPolicy};
 use crate::LabError;
 use crate::bench::is_interrupted;
-use crate::worker_pool::JOB_COST;
 use crate::player::STOPPED_BY_USER;
-use crate::reproduce::result_set::ResultSet;
 use crate::reproduce::measurement::{self, MeasuredValues as _, MeasurementId};
+use crate::reproduce::result_set::ResultSet;
+use crate::worker_pool::JOB_COST;
 
 /// One playing of a case.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub(super) struct PlaybackId {
 }
 
 /// What came of it.
-pub(super) type PlaybackMeasurement = cell::Measurement<PlaybackId, PlaybackValues>;
+pub(super) type PlaybackMeasurement = measurement::Measurement<PlaybackId, PlaybackValues>;
 
 impl PlaybackId {
     fn new(figure: &FigureCase, policy: GreenBagPolicy, run: usize) -> Self {
@@ -55,7 +55,8 @@ impl fmt::Display for PlaybackId {
 }
 
 /// The artefacts in the order in which they are played.
-const ARTEFACT_ORDER: [&str; 10] = ["F13", "F14", "X-over", "X-fluct", "X-traces", "F12", "F11", "F10", "F9a", "F9b"];
+const ARTEFACT_ORDER: [&str; 10] =
+    ["F13", "F14", "X-over", "X-fluct", "X-traces", "F12", "F11", "F10", "F9a", "F9b"];
 
 /// As the videos of most figures.
 const DEFAULT_RATE: Bitrate = Bitrate::from_mbps(6);
@@ -91,24 +92,39 @@ pub(super) fn measure_all(
 }
 
 /// What is known of one playing, beside the clairvoyant's.
-pub(super) fn result_with_optimum(cells: &[PlaybackMeasurement], figure: &FigureCase, policy: GreenBagPolicy, run: usize) -> Result<PlaybackMetrics, String> {
+pub(super) fn result_with_optimum(
+    cells: &[PlaybackMeasurement],
+    figure: &FigureCase,
+    policy: GreenBagPolicy,
+    run: usize,
+) -> Result<PlaybackMetrics, String> {
     let PlaybackValues { playback_s, buffering_s: interruption_s, stalls, energy_j, .. } =
-        cell::latest_values(cells, &PlaybackId::new(figure, policy, run))?;
+        measurement::latest_values(cells, &PlaybackId::new(figure, policy, run))?;
     figure.runs[run].with_optimum(*playback_s, *interruption_s, *stalls, *energy_j, figure.wants_energy)
 }
 
 /// How many of a policy's playings in a case are suspect.
-pub(super) fn unreliable_count(cells: &[PlaybackMeasurement], figure: &FigureCase, policy: GreenBagPolicy) -> usize {
-    let last = |run: usize| cell::latest(cells, &PlaybackId::new(figure, policy, run));
-    let is_suspect = |cell: &PlaybackMeasurement| cell.values.as_ref().is_some_and(|measured| measured.unreliable_reason().is_some());
+pub(super) fn unreliable_count(
+    cells: &[PlaybackMeasurement],
+    figure: &FigureCase,
+    policy: GreenBagPolicy,
+) -> usize {
+    let last = |run: usize| measurement::latest(cells, &PlaybackId::new(figure, policy, run));
+    let is_suspect = |cell: &PlaybackMeasurement| {
+        cell.values.as_ref().is_some_and(|measured| measured.unreliable_reason().is_some())
+    };
     (0..figure.runs.len()).filter(|run| last(*run).is_some_and(is_suspect)).count()
 }
 
 /// Only what was played at all, whole repetitions of whole cases.
 pub(super) fn measured_figures(figures: Vec<FigureCase>, cells: &[PlaybackMeasurement]) -> Vec<FigureCase> {
     let cut = |mut figure: FigureCase| {
-        let all =
-            |run: usize| figure.policies.iter().all(|policy| cell::latest(cells, &PlaybackId::new(&figure, *policy, run)).is_some());
+        let all = |run: usize| {
+            figure
+                .policies
+                .iter()
+                .all(|policy| measurement::latest(cells, &PlaybackId::new(&figure, *policy, run)).is_some())
+        };
         let runs = (0..figure.runs.len()).take_while(|run| all(*run)).count();
         figure.runs.truncate(runs);
         (runs > 0).then_some(figure)
@@ -132,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_the_repository_keeps_is_understood() {
-        cell::tests::is_understood::<PlaybackId, PlaybackValues>("greenbag");
+        measurement::tests::is_understood::<PlaybackId, PlaybackValues>("greenbag");
     }
 
     #[test]

@@ -12,14 +12,14 @@
 //!    time; where the machine forbids a lab, it says so and leaves that part out.
 //! 4. `--runs` changes how often chance is asked where it plays a part (figure 12, wandering links).
 
-mod measurements;
+mod config;
 mod figures;
-mod thresholds;
-mod measure_real;
+mod measurements;
+mod real;
 mod rows;
 mod runner;
-mod config;
 mod table;
+mod thresholds;
 
 use std::path::PathBuf;
 
@@ -27,18 +27,18 @@ use marline_core::units::Duration;
 
 use super::ReproduceArgs;
 use super::result_set::ResultSet;
-use super::threshold;
 use super::store::ResultStore;
+use super::threshold;
 use crate::bench::is_interrupted;
 use crate::results::Backend;
-use crate::runner::command::{prepare_run, print_line, notice};
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::runner::format_duration;
 use crate::{LabError, scenarios};
-use measurements::PlaybackMeasurement;
-use figures::{ARTEFACTS, Effort, FigureCase, TRACES};
-use measure_real::PlaybackRunner;
-use runner::CaseResults;
 use config::RunConfig;
+use figures::{ARTEFACTS, Effort, FigureCase, TRACES};
+use measurements::PlaybackMeasurement;
+use real::PlaybackRunner;
+use runner::CaseResults;
 
 /// Does it, and gives the exit code: 1 if something could not be played.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
@@ -73,9 +73,17 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
 
 const COMPARISON_NOTE: &str = "what a clairvoyant would have needed, and the same in virtual time";
 
-fn with_unreliable_counts(mut results: Vec<CaseResults>, figures: &[FigureCase], cells: &[PlaybackMeasurement]) -> Vec<CaseResults> {
+fn with_unreliable_counts(
+    mut results: Vec<CaseResults>,
+    figures: &[FigureCase],
+    cells: &[PlaybackMeasurement],
+) -> Vec<CaseResults> {
     for (results, figure) in results.iter_mut().zip(figures) {
-        results.unreliable = figure.policies.iter().map(|policy| (*policy, measurements::unreliable_count(cells, figure, *policy))).collect();
+        results.unreliable = figure
+            .policies
+            .iter()
+            .map(|policy| (*policy, measurements::unreliable_count(cells, figure, *policy)))
+            .collect();
     }
     results
 }
@@ -107,11 +115,18 @@ fn run_simulated(args: &ReproduceArgs, figures: &[FigureCase]) -> Vec<CaseResult
 }
 
 /// Plays in real time what the store does not have; gives all that it has then, and whether the user stopped it.
-fn real(args: &ReproduceArgs, figures: &[FigureCase], store: ResultStore<PlaybackMeasurement>) -> Result<(Vec<PlaybackMeasurement>, bool), LabError> {
+fn real(
+    args: &ReproduceArgs,
+    figures: &[FigureCase],
+    store: ResultStore<PlaybackMeasurement>,
+) -> Result<(Vec<PlaybackMeasurement>, bool), LabError> {
     let at_once = args.jobs.unwrap_or_else(default_jobs);
     let videos = runner::all_runs(figures).into_iter().map(|(at, ..)| figures[at].runs[0].video().duration());
     let least = videos.sum::<Duration>() / u32::try_from(at_once.max(1)).unwrap_or(u32::MAX);
-    notice(&format!("{} of video, {at_once} at once; stop with Ctrl-C, go on with --continue", format_duration(least)));
+    notice(&format!(
+        "{} of video, {at_once} at once; stop with Ctrl-C, go on with --continue",
+        format_duration(least)
+    ));
     let workshop = PlaybackRunner::new(args.trace.clone())?;
     let results = ResultSet::new(Some(store));
     measurements::measure_all(figures, &results, &workshop, at_once)?;
@@ -149,7 +164,11 @@ fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> 
         }
     };
     let shown = measurements::measured_figures(short, &cells);
-    let real = runner::run_all(&shown, |figure, policy, run| measurements::result_with_optimum(&cells, figure, policy, run), |_| {});
+    let real = runner::run_all(
+        &shown,
+        |figure, policy, run| measurements::result_with_optimum(&cells, figure, policy, run),
+        |_| {},
+    );
     Ok(code.max(print_results(args, &shown, Some(&real), &runner::simulate_all(&shown, |_| {}))))
 }
 
@@ -157,7 +176,12 @@ fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> 
 const QUICK_JOBS: usize = 3;
 
 /// Prints everything in the form that was asked for, and gives the exit code.
-fn print_results(args: &ReproduceArgs, figures: &[FigureCase], real: Option<&[CaseResults]>, simulated: &[CaseResults]) -> u8 {
+fn print_results(
+    args: &ReproduceArgs,
+    figures: &[FigureCase],
+    real: Option<&[CaseResults]>,
+    simulated: &[CaseResults],
+) -> u8 {
     let (results, backend) = real.map_or((simulated, Backend::Sim), |real| (real, Backend::Lab));
     let floors = thresholds::thresholds(results);
     let rows = rows::rows(results, &floors, backend);
@@ -176,7 +200,9 @@ fn print_results(args: &ReproduceArgs, figures: &[FigureCase], real: Option<&[Ca
         Backend::Lab if compared.is_none() => "real time over kernel TCP and emulated links",
         Backend::Lab => "real time over kernel TCP and emulated links, beside virtual time (sim)",
     };
-    print_line(&format!("\nGreenBag (RTSS 2013): playback, interruption and energy in {time}, and a clairvoyant's."));
+    print_line(&format!(
+        "\nGreenBag (RTSS 2013): playback, interruption and energy in {time}, and a clairvoyant's."
+    ));
     print_line("The paper plots its figures and gives no numbers for them; those of its text stand further below.");
     print_line(
         "greenbag-p and greenbag-e are our re-implementation: w_r, w_e and the chooser's margin are chosen, recovery and the choice \
@@ -190,12 +216,14 @@ fn print_results(args: &ReproduceArgs, figures: &[FigureCase], real: Option<&[Ca
         }
     }
     if suspects > 0 {
-        print_line(&format!("{suspects} playings are suspect (see the notes of --json); --continue does them again."));
+        print_line(&format!(
+            "{suspects} playings are suspect (see the notes of --json); --continue does them again."
+        ));
     }
     if let Some(table) = table::statement_table(&rows, compared) {
         print_line(&format!("What the paper's text says, and ours:\n{}", table.to_text()));
     }
-    if let Some(table) = floor::table(&floors) {
+    if let Some(table) = threshold::table(&floors) {
         print_line(&format!("Floors:\n{}", table.to_text()));
     }
     u8::from(!problems.is_empty())

@@ -25,8 +25,8 @@ use marline_sys::clock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::config::{RunConfig, PLAYER_THRESHOLDS, GreenBagPolicy};
-use crate::player::{self, Mp4Fixtures, PlayerConfig, PlaybackResult};
+use super::config::{GreenBagPolicy, PLAYER_THRESHOLDS, RunConfig};
+use crate::player::{self, Mp4Fixtures, PlaybackResult, PlayerConfig};
 use crate::reproduce::measurement::{self, MeasuredValues};
 use crate::server::TempDir;
 use crate::{EmulationReport, Lab, LabError, LabSpec, Service};
@@ -72,7 +72,7 @@ pub(super) struct PlaybackValues {
 impl MeasuredValues for PlaybackValues {
     fn unreliable_reason(&self) -> Option<String> {
         let waited = self.cpu_wait_s.filter(|waited| *waited > MAX_CPU_WAIT * self.last_byte_s);
-        cell::suspect(self.p99_lateness_s, self.dropped_before_emulator)
+        measurement::suspect(self.p99_lateness_s, self.dropped_before_emulator)
             .or_else(|| waited.map(|waited| format!("the proxy waited {waited:.1} s for a processor")))
             .or_else(|| byte_mismatch(&self.links))
     }
@@ -117,7 +117,12 @@ impl PlaybackRunner {
     /// Finds the proxy's program.
     pub(super) fn new(trace: Option<PathBuf>) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
-        Ok(Self { program, fixtures: Mp4Fixtures::default(), trace_dir: trace, build_lock: std::sync::Mutex::default() })
+        Ok(Self {
+            program,
+            fixtures: Mp4Fixtures::default(),
+            trace_dir: trace,
+            build_lock: std::sync::Mutex::default(),
+        })
     }
 
     /// Plays it. The outer error is of the lab, the inner one of what was played; `label` names its logs.
@@ -153,7 +158,9 @@ impl PlaybackRunner {
             start_time: zero,
             time_limit: run.video().duration() * 4 + Duration::from_secs(60),
         };
-        let viewing = lab.run_at_client(|| Ok(player::play(&player_config))).map_err(LabError::at_step("the client's end"))?;
+        let viewing = lab
+            .run_at_client(|| Ok(player::play(&player_config)))
+            .map_err(LabError::at_step("the client's end"))?;
         let emulation = lab.emulation_report()?;
         let kept_waiting = proxy.cpu_wait();
         let (cpu, said) = proxy.stop();
@@ -165,7 +172,13 @@ impl PlaybackRunner {
         })
     }
 
-    fn command(&self, run: &RunConfig, policy: GreenBagPolicy, folder: &Path, label: &str) -> Result<Command, LabError> {
+    fn command(
+        &self,
+        run: &RunConfig,
+        policy: GreenBagPolicy,
+        folder: &Path,
+        label: &str,
+    ) -> Result<Command, LabError> {
         let mut command = Command::new(&self.program);
         command.args(["proxy", "--json", "--quiet", "--listen", LISTEN_ADDRESS, "--energy-model", "greenbag"]);
         command.args(["--metered", "use"]);
@@ -218,7 +231,12 @@ impl ProxyProcess {
         match read_ready_message(&mut child) {
             Ok((listen, status)) => Ok(Self { child, media_addr: listen, status_url: status, log_path: errors }),
             Err(error) => {
-                let proxy = Self { child, media_addr: ([127, 0, 0, 1], 0).into(), status_url: String::new(), log_path: errors };
+                let proxy = Self {
+                    child,
+                    media_addr: ([127, 0, 0, 1], 0).into(),
+                    status_url: String::new(),
+                    log_path: errors,
+                };
                 let (_, said) = proxy.stop();
                 Err(LabError::Start { program: program(), source: io::Error::other(format!("{error}: {said}")) })
             }

@@ -5,11 +5,11 @@
 //!    the video (§V-A4), savings (§V-A5, §V-B2), how much longer Wi-Fi alone takes.
 //! 3. Ours are means over the repetitions, as the paper's are (§V-A1), with their standard deviation.
 
+use super::config::{GreenBagPolicy, PlaybackMetrics};
 use super::figures::{ALL_POLICIES, TRACES};
 use super::runner::CaseResults;
-use super::config::{PlaybackMetrics, GreenBagPolicy};
-use crate::results::{Backend, ResultRow, stats, round_to_thousandths};
 use crate::reproduce::threshold::Threshold;
+use crate::results::{Backend, ResultRow, round_to_thousandths, stats};
 
 /// What is measured in every case.
 pub(super) const METRICS: [(&str, &str); 4] =
@@ -76,7 +76,8 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
             measured: stats::mean(&values).map(round_to_thousandths),
             spread: stats::std_dev(&values).map(round_to_thousandths),
             clairvoyant: clairvoyant.and_then(|values| stats::mean(&values)).map(round_to_thousandths),
-            paper: (results.artefact == "F11" && policy == GreenBagPolicy::GreenbagP && metric == "stalls").then_some(0.0),
+            paper: (results.artefact == "F11" && policy == GreenBagPolicy::GreenbagP && metric == "stalls")
+                .then_some(0.0),
             note,
             ..empty
         }
@@ -88,7 +89,9 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
 fn note(results: &CaseResults, policy: GreenBagPolicy, metric: &str) -> Option<String> {
     let text = match (results.artefact, policy, metric) {
         (_, GreenBagPolicy::Marline, _) => "not in the paper",
-        ("F11", GreenBagPolicy::GreenbagP, "stalls") => "the text: the buffer is not exhausted and there is no interruption",
+        ("F11", GreenBagPolicy::GreenbagP, "stalls") => {
+            "the text: the buffer is not exhausted and there is no interruption"
+        }
         ("F11", GreenBagPolicy::WithoutRecovery, "stalls") => "the text: the video is interrupted",
         ("F12", _, "playback_time") if results.case.contains("spare") => {
             "plotted only; the bandwidth is 110 % of the video's rate, as the text's reasons require"
@@ -117,7 +120,10 @@ fn energy_ratio_rows(results: &[CaseResults]) -> Vec<ResultRow> {
     };
     let wanders = results.iter().filter(|results| results.artefact == "X-fluct" || results.artefact == TRACES);
     wanders
-        .flat_map(|results| [GreenBagPolicy::GreenbagP, GreenBagPolicy::GreenbagE, GreenBagPolicy::Marline].map(|policy| of(results, policy)))
+        .flat_map(|results| {
+            [GreenBagPolicy::GreenbagP, GreenBagPolicy::GreenbagE, GreenBagPolicy::Marline]
+                .map(|policy| of(results, policy))
+        })
         .flatten()
         .collect()
 }
@@ -169,7 +175,9 @@ fn statement_rows(results: &[CaseResults]) -> Vec<ResultRow> {
             ..row(results, GreenBagPolicy::GreenbagE, "energy_saving", "%")
         });
     }
-    if let Some(results) = results.iter().find(|done| (done.artefact, done.case.as_str()) == ("F14", "Stationary 1")) {
+    if let Some(results) =
+        results.iter().find(|done| (done.artefact, done.case.as_str()) == ("F14", "Stationary 1"))
+    {
         rows.extend(wifi_only_rows(results));
     }
     rows
@@ -184,9 +192,12 @@ fn saving_percent(results: &CaseResults) -> Option<f64> {
 /// "WiFi's playback time in this scenario is 44-70 seconds longer than that of other cases."
 fn wifi_only_rows(results: &CaseResults) -> Vec<ResultRow> {
     let time = |policy: GreenBagPolicy| results.mean(policy, |played| played.playback_time);
-    let others = ALL_POLICIES.iter().filter(|policy| !matches!(policy, GreenBagPolicy::WifiOnly | GreenBagPolicy::Marline));
+    let others =
+        ALL_POLICIES.iter().filter(|policy| !matches!(policy, GreenBagPolicy::WifiOnly | GreenBagPolicy::Marline));
     let others: Vec<f64> = others.filter_map(|policy| time(*policy)).collect();
-    let (Some(wifi), Some((least, max))) = (time(GreenBagPolicy::WifiOnly), stats::range(&others)) else { return Vec::new() };
+    let (Some(wifi), Some((least, max))) = (time(GreenBagPolicy::WifiOnly), stats::range(&others)) else {
+        return Vec::new();
+    };
     let of = |metric: &str, paper: f64, measured: f64| ResultRow {
         paper: Some(paper),
         measured: Some(round_to_thousandths(measured)),
@@ -197,7 +208,12 @@ fn wifi_only_rows(results: &CaseResults) -> Vec<ResultRow> {
 }
 
 /// The sizes of segments that are as good as the best.
-fn best_segment_rows(results: &[CaseResults], artefact: &'static str, families: &[&str], paper_upto: f64) -> Vec<ResultRow> {
+fn best_segment_rows(
+    results: &[CaseResults],
+    artefact: &'static str,
+    families: &[&str],
+    paper_upto: f64,
+) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for family in families {
         let times: Vec<(&CaseResults, f64, f64)> = results
@@ -212,7 +228,8 @@ fn best_segment_rows(results: &[CaseResults], artefact: &'static str, families: 
         let good: Vec<f64> =
             times.iter().filter(|(.., time)| *time <= best * TIE_RATIO).map(|(_, kib, _)| *kib).collect();
         let (Some((results, ..)), Some((from, upto))) = (times.first(), stats::range(&good)) else { continue };
-        for (metric, paper, measured) in [("best_segment_from", 100.0, from), ("best_segment_to", paper_upto, upto)] {
+        for (metric, paper, measured) in [("best_segment_from", 100.0, from), ("best_segment_to", paper_upto, upto)]
+        {
             rows.push(ResultRow {
                 case: (*family).into(),
                 paper: Some(paper),
@@ -244,8 +261,13 @@ pub(super) mod tests {
         }
     }
 
-    pub(in super::super) fn done(artefact: &'static str, case: &str, runs: &[(GreenBagPolicy, &[PlaybackMetrics])]) -> CaseResults {
-        let runs = runs.iter().map(|(policy, runs)| (*policy, runs.iter().map(|played| Ok(*played)).collect())).collect();
+    pub(in super::super) fn done(
+        artefact: &'static str,
+        case: &str,
+        runs: &[(GreenBagPolicy, &[PlaybackMetrics])],
+    ) -> CaseResults {
+        let runs =
+            runs.iter().map(|(policy, runs)| (*policy, runs.iter().map(|played| Ok(*played)).collect())).collect();
         CaseResults { artefact, case: case.into(), runs, unreliable: Vec::new() }
     }
 
@@ -270,8 +292,9 @@ pub(super) mod tests {
 
     #[test]
     fn the_best_segments_are_those_within_a_hundredth() {
-        let of =
-            |kib: u64, time: f64| done("F9a", &format!("1:3 {kib} KiB"), &[(GreenBagPolicy::GreenbagP, &[played(time, 1.0)])]);
+        let of = |kib: u64, time: f64| {
+            done("F9a", &format!("1:3 {kib} KiB"), &[(GreenBagPolicy::GreenbagP, &[played(time, 1.0)])])
+        };
         let rows = rows(&[of(10, 50.0), of(100, 46.1), of(1000, 46.0), of(5000, 47.0)], &[], Backend::Sim);
         let best = |metric: &str| rows.iter().find(|row| row.metric == metric).and_then(|row| row.measured);
         assert_eq!((best("best_segment_from"), best("best_segment_to")), (Some(100.0), Some(1000.0)));

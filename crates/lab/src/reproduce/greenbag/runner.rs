@@ -5,8 +5,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::config::{GreenBagPolicy, PlaybackMetrics};
 use super::figures::FigureCase;
-use super::config::{PlaybackMetrics, GreenBagPolicy};
 use crate::results::stats;
 
 /// A case and what came of it.
@@ -47,7 +47,9 @@ impl CaseResults {
 pub(super) fn all_runs(figures: &[FigureCase]) -> Vec<(usize, usize, usize)> {
     let of = |(at, figure): (usize, &FigureCase)| {
         let seeds = figure.runs.len();
-        (0..figure.policies.len()).flat_map(move |policy| (0..seeds).map(move |seed| (at, policy, seed))).collect::<Vec<_>>()
+        (0..figure.policies.len())
+            .flat_map(move |policy| (0..seeds).map(move |seed| (at, policy, seed)))
+            .collect::<Vec<_>>()
     };
     figures.iter().enumerate().flat_map(of).collect()
 }
@@ -108,10 +110,15 @@ mod tests {
             assert_eq!(figure.case, results.case);
             assert_eq!(figure.policies, results.runs.iter().map(|(policy, _)| *policy).collect::<Vec<_>>());
             assert_eq!(results.problems().count(), 0);
-            let (again, there) = (figure.runs[0].simulate(GreenBagPolicy::EqualSubsegments, false), results.all_results(GreenBagPolicy::EqualSubsegments).unwrap());
+            let (again, there) = (
+                figure.runs[0].simulate(GreenBagPolicy::EqualSubsegments, false),
+                results.all_results(GreenBagPolicy::EqualSubsegments).unwrap(),
+            );
             assert_eq!(again.unwrap(), there[0]);
         }
-        let late = |at: usize, policy| results[at].mean(policy, |played| played.playback_time - played.min_playback).unwrap();
+        let late = |at: usize, policy| {
+            results[at].mean(policy, |played| played.playback_time - played.min_playback).unwrap()
+        };
         assert!(late(0, GreenBagPolicy::GreenbagP) < 0.5 && late(2, GreenBagPolicy::GreenbagP) < 0.5);
         assert!(late(2, GreenBagPolicy::EqualSubsegments) > late(2, GreenBagPolicy::GreenbagP) + 0.5);
     }

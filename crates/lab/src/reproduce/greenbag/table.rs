@@ -1,7 +1,7 @@
 //! GreenBag's figures for people: one table per artefact, then what the paper's text says, then the floors.
 
-use crate::results::ResultRow;
 use crate::html_report::Table;
+use crate::results::ResultRow;
 
 /// One artefact: a line per case and policy, ours beside the clairvoyant's; `beside`: what virtual time has made of the
 /// same.
@@ -66,7 +66,9 @@ fn format_number(value: Option<f64>, digits: usize) -> String {
 /// By how much more than the clairvoyant.
 fn percent_above(row: Option<&ResultRow>) -> String {
     let (measured, least) = match row {
-        Some(ResultRow { measured: Some(measured), clairvoyant: Some(least), .. }) if *least > 0.0 => (measured, least),
+        Some(ResultRow { measured: Some(measured), clairvoyant: Some(least), .. }) if *least > 0.0 => {
+            (measured, least)
+        }
         _ => return "–".into(),
     };
     format!("{:+.1} %", (measured / least - 1.0) * 100.0)
@@ -79,9 +81,11 @@ pub(super) fn statement_table(rows: &[ResultRow], compared: Option<&[ResultRow]>
         let value = |value| format_number(value, usize::from(row.unit != "KiB"));
         let mut line = vec![row.artefact.clone(), row.case.clone(), row.policy.clone(), row.metric.clone()];
         line.extend([value(row.paper), value(row.measured)]);
-        let key = |row: &ResultRow| (row.artefact.clone(), row.case.clone(), row.policy.clone(), row.metric.clone());
+        let key =
+            |row: &ResultRow| (row.artefact.clone(), row.case.clone(), row.policy.clone(), row.metric.clone());
         line.extend(
-            compared.map(|rows| value(rows.iter().find(|other| key(other) == key(row)).and_then(|row| row.measured))),
+            compared
+                .map(|rows| value(rows.iter().find(|other| key(other) == key(row)).and_then(|row| row.measured))),
         );
         line.push(row.unit.clone());
         line
@@ -91,28 +95,30 @@ pub(super) fn statement_table(rows: &[ResultRow], compared: Option<&[ResultRow]>
     header.extend(compared.map(|_| "sim"));
     header.push("unit");
     let header = header.into_iter().map(String::from).collect();
-    (!lines.is_empty()).then_some(Table { header: head: header, rows: lines, note: None })
+    (!lines.is_empty()).then_some(Table { header, rows: lines, note: None })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::GreenBagPolicy;
     use super::super::rows::{
         rows,
         tests::{done, played},
     };
-    use super::super::config::GreenBagPolicy;
     use super::*;
     use crate::results::Backend;
 
     #[test]
     fn a_line_has_ours_the_clairvoyants_and_the_gap() {
-        let real = rows(&[done("F13", "80%", &[(GreenBagPolicy::Marline, &[played(125.6, 104.0)])])], &[], Backend::Lab);
+        let real =
+            rows(&[done("F13", "80%", &[(GreenBagPolicy::Marline, &[played(125.6, 104.0)])])], &[], Backend::Lab);
         let table = |compared| super::table(&real, compared, "F13");
         assert_eq!(
             table(None).rows,
             [["80%", "marline", "125.6", "125.0", "+0.6", "5.6", "0", "104.0", "100.0", "+4.0 %"]]
         );
-        let sim = rows(&[done("F13", "80%", &[(GreenBagPolicy::Marline, &[played(125.2, 103.0)])])], &[], Backend::Sim);
+        let sim =
+            rows(&[done("F13", "80%", &[(GreenBagPolicy::Marline, &[played(125.2, 103.0)])])], &[], Backend::Sim);
         let compared = table(Some(&sim));
         assert_eq!(compared.header.len(), compared.rows[0].len());
         assert_eq!(compared.rows[0][2..4], ["125.6", "125.2"]);

@@ -8,10 +8,10 @@
 //!    was chosen on the first 20 draws, so these floors are held only on draws that it was tuned on.
 //! 5. Holes with a tenth of bandwidth to spare (figure 12, `spare`): no later than GB-P and 0.3 s.
 
+use super::config::{GreenBagPolicy, PlaybackMetrics};
 use super::figures::TRACES;
 use super::rows::energy_ratio;
 use super::runner::CaseResults;
-use super::config::{PlaybackMetrics, GreenBagPolicy};
 use crate::reproduce::threshold::{Bound, Threshold};
 
 /// All that apply.
@@ -26,7 +26,7 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
         policy: GreenBagPolicy::Marline.name(),
         metric,
         requirement: says,
-        measured: ours: measured,
+        measured,
         bound: Bound::AtMost(max),
         unit,
         note: None,
@@ -47,7 +47,13 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
                     "s",
                 ),
                 make("energy", "at most the clairvoyant's + 5 %", joules, least * 1.05, "J"),
-                make("energy", "at most GB-P's + 0.5 %", joules, mean(GreenBagPolicy::GreenbagP, energy)? * 1.005, "J"),
+                make(
+                    "energy",
+                    "at most GB-P's + 0.5 %",
+                    joules,
+                    mean(GreenBagPolicy::GreenbagP, energy)? * 1.005,
+                    "J",
+                ),
             ]
         }
         "X-over" => {
@@ -55,7 +61,13 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
             let least = mean(GreenBagPolicy::Marline, |played| played.min_playback)?;
             vec![
                 make("playback_time", "at most the clairvoyant's + 2.5 s", measured, least + 2.5, "s"),
-                make("playback_time", "below GB-P's", measured, mean(GreenBagPolicy::GreenbagP, time)? - 0.001, "s"),
+                make(
+                    "playback_time",
+                    "below GB-P's",
+                    measured,
+                    mean(GreenBagPolicy::GreenbagP, time)? - 0.001,
+                    "s",
+                ),
             ]
         }
         "X-fluct" => {
@@ -85,8 +97,13 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
 
 /// By how much our policy ended after GB-P in the repetition in which that was most.
 fn max_delay(results: &CaseResults) -> Option<f64> {
-    let (measured, theirs) = (results.all_results(GreenBagPolicy::Marline)?, results.all_results(GreenBagPolicy::GreenbagP)?);
-    measured.iter().zip(&theirs).map(|(measured, theirs)| measured.playback_time - theirs.playback_time).reduce(f64::max)
+    let (measured, theirs) =
+        (results.all_results(GreenBagPolicy::Marline)?, results.all_results(GreenBagPolicy::GreenbagP)?);
+    measured
+        .iter()
+        .zip(&theirs)
+        .map(|(measured, theirs)| measured.playback_time - theirs.playback_time)
+        .reduce(f64::max)
 }
 
 #[cfg(test)]
@@ -96,8 +113,10 @@ mod tests {
 
     #[test]
     fn constant_links_have_three_floors_below_the_full_rate() {
-        let runs: &[(GreenBagPolicy, &[PlaybackMetrics])] =
-            &[(GreenBagPolicy::GreenbagP, &[played(125.7, 103.0)]), (GreenBagPolicy::Marline, &[played(125.9, 104.0)])];
+        let runs: &[(GreenBagPolicy, &[PlaybackMetrics])] = &[
+            (GreenBagPolicy::GreenbagP, &[played(125.7, 103.0)]),
+            (GreenBagPolicy::Marline, &[played(125.9, 104.0)]),
+        ];
         let found = thresholds(&[done("F13", "90%", runs)]);
         assert_eq!(found.iter().map(Threshold::is_met).collect::<Vec<_>>(), [true, true, false]);
         assert_eq!(found[1].to_line(), "at most the clairvoyant's + 5 %: 104.00 J, ≤ 105.00: met");
@@ -106,8 +125,10 @@ mod tests {
 
     #[test]
     fn holes_with_bandwidth_to_spare_are_held_to_gb_p() {
-        let runs: &[(GreenBagPolicy, &[PlaybackMetrics])] =
-            &[(GreenBagPolicy::GreenbagP, &[played(115.8, 200.0)]), (GreenBagPolicy::Marline, &[played(120.1, 150.0)])];
+        let runs: &[(GreenBagPolicy, &[PlaybackMetrics])] = &[
+            (GreenBagPolicy::GreenbagP, &[played(115.8, 200.0)]),
+            (GreenBagPolicy::Marline, &[played(120.1, 150.0)]),
+        ];
         let found = thresholds(&[done("F12", "4 holes, spare", runs)]);
         assert_eq!(found.iter().map(Threshold::is_met).collect::<Vec<_>>(), [false]);
         assert!(thresholds(&[done("F12", "4 holes", runs)]).is_empty());
@@ -116,7 +137,11 @@ mod tests {
     #[test]
     fn one_late_repetition_is_enough_to_miss() {
         let (gbp, measured) = ([played(125.7, 200.0); 2], [played(125.7, 110.0), played(126.1, 110.0)]);
-        let found = thresholds(&[done("X-fluct", "80%", &[(GreenBagPolicy::GreenbagP, &gbp), (GreenBagPolicy::Marline, &measured)])]);
+        let found = thresholds(&[done(
+            "X-fluct",
+            "80%",
+            &[(GreenBagPolicy::GreenbagP, &gbp), (GreenBagPolicy::Marline, &measured)],
+        )]);
         assert_eq!(found.iter().map(Threshold::is_met).collect::<Vec<_>>(), [true, false]);
         assert!((found[1].measured - 0.4).abs() < 1e-9);
     }

@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use marline_core::units::Ratio;
-use marline_sim::spec::{LinkEventKind, LinkEvent};
+use marline_sim::spec::{LinkEvent, LinkEventKind};
 
 use crate::Congestion;
 use crate::accel::blackouts::{self, Blackout};
@@ -91,9 +91,9 @@ impl FigurePoint {
         Self {
             artefact,
             name,
-            testbed: world: testbed,
+            testbed,
             blackout_length: None,
-            variants: ways: variants,
+            variants,
             length: SECONDS(seconds),
             counted_from: SECONDS(4),
             part_bounds: Vec::new(),
@@ -125,8 +125,11 @@ impl FigurePoint {
 
     /// The last time at which the first link is there again by the case's own events.
     pub(super) fn last_blackout_end(&self) -> Option<Duration> {
-        let mut back =
-            self.testbed.events.iter().filter(|event| event.link == PRIMARY && event.change == LinkEventKind::Restore);
+        let mut back = self
+            .testbed
+            .events
+            .iter()
+            .filter(|event| event.link == PRIMARY && event.change == LinkEventKind::Restore);
         back.next_back().map(|event| event.at)
     }
 
@@ -192,14 +195,27 @@ fn f2a_case(preset: &'static str) -> FigurePoint {
     let each = Variant { name: "plain, an ACK a segment", acks_every_segment: true, ..plain() };
     // More than the cell carries.
     let offered = if preset == "11g-mixed" { 30.0 } else { 9.0 };
-    FigurePoint::new("F2a", preset.into(), wifi_testbed(preset), vec![plain(), each, Variant::new("udp", Workload::UdpFlood(offered))], 20)
+    FigurePoint::new(
+        "F2a",
+        preset.into(),
+        wifi_testbed(preset),
+        vec![plain(), each, Variant::new("udp", Workload::UdpFlood(offered))],
+        20,
+    )
 }
 
 fn f2b_case() -> FigurePoint {
     let event = |at, change| LinkEvent { at: SECONDS(at), link: PRIMARY.into(), change };
-    let testbed = World { events: vec![event(11, LinkEventKind::Down), event(13, LinkEventKind::Restore)], ..World::usual(0) };
+    let testbed = World {
+        events: vec![event(11, LinkEventKind::Down), event(13, LinkEventKind::Restore)],
+        ..World::usual(0)
+    };
     let case = FigurePoint::new("F2b", "2s, 50ms".into(), testbed, plain_paper_ours("freeze", true), 24);
-    FigurePoint { part_bounds: vec![SECONDS(4), SECONDS(11), SECONDS(13), SECONDS(15), SECONDS(24)], sample_interval: Duration::from_millis(50), ..case }
+    FigurePoint {
+        part_bounds: vec![SECONDS(4), SECONDS(11), SECONDS(13), SECONDS(15), SECONDS(24)],
+        sample_interval: Duration::from_millis(50),
+        ..case
+    }
 }
 
 fn f2c_case(ppm: u32) -> FigurePoint {
@@ -260,8 +276,18 @@ fn f8_case() -> FigurePoint {
         event(49, PRIMARY, one_percent),
     ];
     let variants = plain_paper_ours("offload-as-published,freeze,fast-fetch", false);
-    let case = FigurePoint::new("F8", "11g-mixed, 50ms".into(), World { events, ..wifi_testbed("11g-mixed") }, variants, 64);
-    FigurePoint { part_bounds: [0, 15, 30, 32, 47, 49, 64].map(SECONDS).into(), counted_from: Duration::ZERO, ..case }
+    let case = FigurePoint::new(
+        "F8",
+        "11g-mixed, 50ms".into(),
+        World { events, ..wifi_testbed("11g-mixed") },
+        variants,
+        64,
+    );
+    FigurePoint {
+        part_bounds: [0, 15, 30, 32, 47, 49, 64].map(SECONDS).into(),
+        counted_from: Duration::ZERO,
+        ..case
+    }
 }
 
 #[cfg(test)]
@@ -283,7 +309,8 @@ mod tests {
     #[test]
     fn the_ideal_has_no_trouble_and_everybody_else_the_same() {
         let case = &cases("F6")[0];
-        let worlds: Vec<World> = case.variants.iter().map(|variant| case.world(variant, Congestion::Reno, 3)).collect();
+        let worlds: Vec<World> =
+            case.variants.iter().map(|variant| case.world(variant, Congestion::Reno, 3)).collect();
         assert!(worlds[3].events.is_empty() && worlds[3].loss == Ratio::ZERO);
         assert!(!worlds[0].events.is_empty());
         assert_eq!((&worlds[0], &worlds[1]), (&worlds[2], &worlds[2]));
@@ -292,7 +319,9 @@ mod tests {
 
     #[test]
     fn in_a_hurry_every_blackout_case_has_a_blackout() {
-        for case in cases("F6").into_iter().map(FigurePoint::quick).filter(|case| case.blackout_length < Some(SECONDS(8))) {
+        for case in
+            cases("F6").into_iter().map(FigurePoint::quick).filter(|case| case.blackout_length < Some(SECONDS(8)))
+        {
             assert!((0..5).any(|run| !case.blackouts(run).is_empty()), "{}", case.name);
         }
     }

@@ -5,8 +5,8 @@
 //! 1. The sentences are about this run's numbers: each is said only where its number was seen.
 //! 2. Where no sentence fits, the numbers themselves stand there.
 
-use super::measurement::{RunResult, TcpSummary};
 use super::config::{FigurePoint, Variant, Workload};
+use super::measurement::{RunResult, TcpSummary};
 use crate::Congestion;
 use crate::accel::Who;
 use crate::results::stats;
@@ -28,7 +28,13 @@ const NEAR_IDEAL_PERCENT: f64 = 85.0;
 impl ExplainInput<'_> {
     /// See the [module](self).
     pub(super) fn explanation(&self) -> Option<String> {
-        let parts = [self.freeze_reason(), self.near_ideal_reason(), self.loss_rate_reason(), self.airtime_reason(), self.inactive_reason()];
+        let parts = [
+            self.freeze_reason(),
+            self.near_ideal_reason(),
+            self.loss_rate_reason(),
+            self.airtime_reason(),
+            self.inactive_reason(),
+        ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         if parts.is_empty() { self.tcp_info_text() } else { Some(parts.join("; ")) }
     }
@@ -52,7 +58,9 @@ impl ExplainInput<'_> {
 
     /// Only where packets are lost: what a shared cell takes, it takes from every sender.
     fn loss_rate_reason(&self) -> Option<String> {
-        let lost = self.case.testbed.loss.ppm() > 0 || self.case.blackout_length.is_some() || !self.case.testbed.events.is_empty();
+        let lost = self.case.testbed.loss.ppm() > 0
+            || self.case.blackout_length.is_some()
+            || !self.case.testbed.events.is_empty();
         (self.sender == Congestion::Bbr && lost).then(|| "BBR's rate does not follow losses".to_owned())
     }
 
@@ -126,7 +134,14 @@ mod tests {
     /// Of the paper's way of the first point.
     fn why(artefact: &str, sender: Congestion, paper: &RunResult, plain: &RunResult, share: Option<f64>) -> String {
         let case = &cases(artefact)[0];
-        let input = ExplainInput { sender, case, variant: &case.variants[1], results: &[paper], plain_results: &[plain], plain_ideal_percent: share };
+        let input = ExplainInput {
+            sender,
+            case,
+            variant: &case.variants[1],
+            results: &[paper],
+            plain_results: &[plain],
+            plain_ideal_percent: share,
+        };
         input.explanation().unwrap()
     }
 

@@ -47,7 +47,7 @@ impl fmt::Display for MeasurementPoint {
 }
 
 /// What came of it.
-pub(super) type PointMeasurement = cell::Measurement<MeasurementPoint, RunResult>;
+pub(super) type PointMeasurement = measurement::Measurement<MeasurementPoint, RunResult>;
 
 /// See the [module](self).
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -134,7 +134,11 @@ pub(super) fn measure_point(
             lab.start_links()?;
             let length = case.length.saturating_sub(case.counted_from);
             let mbps = udp::goodput(&lab, *offered, length).map_err(LabError::at_step("UDP"))?;
-            Ok(Ok(RunResult { mbps: rounded(mbps), unreliable_reason: lab.emulation_report()?.unreliable_reason(), ..RunResult::default() }))
+            Ok(Ok(RunResult {
+                mbps: rounded(mbps),
+                unreliable_reason: lab.emulation_report()?.unreliable_reason(),
+                ..RunResult::default()
+            }))
         }
         Workload::Download(streams, who) => {
             let (length, look) = (case.length, Some(case.sample_interval));
@@ -156,7 +160,9 @@ impl RunResult {
             mbps: rounded(all(case.counted_from, case.length)),
             part_mbps: case.part_bounds.windows(2).map(|pair| rounded(all(pair[0], pair[1]))).collect(),
             resumed_s: back.or(case.last_blackout_end()).and_then(|back| time_to_resume(&taken, back)),
-            ack_airtime_percent: matches!(case.testbed.air, Air::Medium(_)).then(|| ack_airtime_percent(&taken.emulation)).flatten(),
+            ack_airtime_percent: matches!(case.testbed.air, Air::Medium(_))
+                .then(|| ack_airtime_percent(&taken.emulation))
+                .flatten(),
             tcp_info: TcpSummary::from_samples(&taken.samples),
             excluded_reason: taken.left_alone(),
             active: Vec::new(),
@@ -166,7 +172,8 @@ impl RunResult {
         if !case.part_bounds.is_empty() {
             let tenth = Duration::from_millis(100);
             let slots = u32::try_from(case.length.as_millis() / 100).unwrap_or(0);
-            measured.mbps_timeline = (0..slots).map(|slot| rounded(all(tenth * slot, tenth * (slot + 1)))).collect();
+            measured.mbps_timeline =
+                (0..slots).map(|slot| rounded(all(tenth * slot, tenth * (slot + 1)))).collect();
             measured.tcp_samples = taken.samples;
         }
         Self { active: taken.in_force, ..measured }
@@ -210,8 +217,13 @@ mod tests {
         };
         let samples =
             [sample(200, None, 0, 250.0, 0), sample(1, Some(2), 3, 2600.0, 90), sample(9, Some(179), 0, 260.0, 99)];
-        let expected =
-            TcpSummary { min_ssthresh: Some(2), median_cwnd: 9, max_backoff: 3, max_rto_ms: 2600.0, retransmitted: 99 };
+        let expected = TcpSummary {
+            min_ssthresh: Some(2),
+            median_cwnd: 9,
+            max_backoff: 3,
+            max_rto_ms: 2600.0,
+            retransmitted: 99,
+        };
         assert_eq!(TcpSummary::from_samples(&samples), Some(expected));
         assert_eq!(TcpSummary::from_samples(&[]), None);
     }

@@ -12,13 +12,13 @@
 //! 5. What the accelerator cannot do is left out with a line that says so; the rest is measured all the same.
 //! 6. The exit code is 1 if something else could not be measured.
 
-mod measurement;
+mod config;
 mod energy;
+mod explain;
+mod measurement;
 mod paper;
 mod plan;
-mod explain;
 mod rows;
-mod config;
 mod table;
 
 use std::sync::{Mutex, PoisonError};
@@ -30,15 +30,15 @@ use super::result_set::ResultSet;
 use super::store::ResultStore;
 use crate::accel::Workshop;
 use crate::bench::is_interrupted;
-use crate::worker_pool::{MAX_JOBS, JOB_COST};
 use crate::results::Backend;
-use crate::runner::command::{prepare_run, print_line, notice};
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::server::Payload;
+use crate::worker_pool::{JOB_COST, MAX_JOBS};
 use crate::{Congestion, LabError};
+use config::{FigurePoint, MEASURED};
 use measurement::PointMeasurement;
 use plan::PlannedMeasurement;
 use rows::Results;
-use config::{FigurePoint, MEASURED};
 
 /// What can be asked for.
 const ARTEFACTS: [&str; 9] = ["F1", "F2a", "F2b", "F2c", "F5", "F6", "F7", "F8", "S8"];
@@ -197,7 +197,11 @@ fn jobs(args: &ReproduceArgs) -> Result<usize, LabError> {
 }
 
 /// Does what the store does not have; gives all that it has then.
-fn measure_all(items: &[Vec<PlannedMeasurement<'_>>], jobs: usize, store: Option<ResultStore<PointMeasurement>>) -> Result<Vec<PointMeasurement>, LabError> {
+fn measure_all(
+    items: &[Vec<PlannedMeasurement<'_>>],
+    jobs: usize,
+    store: Option<ResultStore<PointMeasurement>>,
+) -> Result<Vec<PointMeasurement>, LabError> {
     let results = ResultSet::new(store);
     let payload = Payload::new(DOWNLOAD_SIZE).map_err(LabError::at_step("a file in memory"))?;
     let runner = Workshop::new()?;
@@ -264,7 +268,9 @@ mod tests {
         assert_eq!(names(&["F2b"]).len(), 1);
         assert!(names(&[]).len() > 30);
         assert_eq!(names(&["F6 2s", " 200ms", "F6 10s"]), ["F6 2s, 200ms", "F6 10s, 50ms"]);
-        assert!(Selection::parse(&["F3".into()]).is_err() && Selection::parse(&["F6".into(), "F3".into()]).is_err());
+        assert!(
+            Selection::parse(&["F3".into()]).is_err() && Selection::parse(&["F6".into(), "F3".into()]).is_err()
+        );
     }
 
     #[test]
@@ -293,8 +299,12 @@ mod tests {
 
     #[test]
     fn a_point_is_named_by_more_than_its_artefact() {
-        let case = &setting::cases("F6")[1];
+        let case = &config::cases("F6")[1];
         assert!(chosen(&["F6 2s, 100ms"]).includes_point(case) && chosen(&["F6 2s"]).includes_point(case));
-        assert!(!chosen(&["F6"]).includes_point(case) && !chosen(&[]).includes_point(case) && !chosen(&["F6 10s"]).includes_point(case));
+        assert!(
+            !chosen(&["F6"]).includes_point(case)
+                && !chosen(&[]).includes_point(case)
+                && !chosen(&["F6 10s"]).includes_point(case)
+        );
     }
 }

@@ -17,7 +17,7 @@ const fn statement(
     value: f64,
     section: &'static str,
 ) -> PaperStatement {
-    PaperStatement { artefact, case, variant: way: variant, metric, value, section }
+    PaperStatement { artefact, case, variant, metric, value, section }
 }
 
 const STATEMENTS: [PaperStatement; 14] = [
@@ -84,7 +84,12 @@ mod tests {
             let all = cases(said.artefact);
             let case = all.iter().find(|case| is_case(&case.name, said.case));
             let case = case.unwrap_or_else(|| panic!("{} {}", said.artefact, said.case));
-            assert!(case.variants.iter().any(|variant| variant.name == said.variant), "{} {}", said.artefact, said.variant);
+            assert!(
+                case.variants.iter().any(|variant| variant.name == said.variant),
+                "{} {}",
+                said.artefact,
+                said.variant
+            );
         }
         assert_eq!(paper_value("F5", "11g-mixed, 50ms, an ACK a segment", "paper", GAIN), Some((37.0, "§6.3")));
         assert_eq!(paper_value("F5", "11g-mixed, 500ms", "paper", GAIN), None);

@@ -10,9 +10,9 @@
 
 use std::time::Duration;
 
+use super::config::{FigurePoint, Variant};
 use super::measurement::MeasurementPoint;
 use super::paper;
-use super::config::{FigurePoint, Variant};
 use crate::Congestion;
 use crate::runner::format_duration;
 
@@ -46,7 +46,11 @@ const END_POINTS: [(&str, &str); 9] = [
 ];
 
 /// Whether a point is measured with this sender; `is_named` by the user.
-pub(super) fn is_measured(case: &FigurePoint, sender: Congestion, is_selected: impl Fn(&FigurePoint) -> bool) -> bool {
+pub(super) fn is_measured(
+    case: &FigurePoint,
+    sender: Congestion,
+    is_selected: impl Fn(&FigurePoint) -> bool,
+) -> bool {
     let is_end = || END_POINTS.contains(&(case.artefact, case.name.as_str()));
     sender == Congestion::Cubic || paper::has_statement(case.artefact, &case.name) || is_end() || is_selected(case)
 }
@@ -62,8 +66,9 @@ pub(super) fn measurement_batches<'a>(
         let of = |case: &'a FigurePoint| senders.iter().map(move |sender| (case, *sender));
         cases.iter().flat_map(of).filter(|(case, sender)| is_measured(case, *sender, is_selected))
     };
-    let unit =
-        |run, case: &'a FigurePoint, sender| rotated(&case.variants, run).map(|variant| PlannedMeasurement { case, variant: way: variant, sender, run }).collect();
+    let unit = |run, case: &'a FigurePoint, sender| {
+        rotated(&case.variants, run).map(|variant| PlannedMeasurement { case, variant, sender, run }).collect()
+    };
     (0..runs).flat_map(|run| pairs().map(move |(case, sender)| unit(run, case, sender))).collect()
 }
 
@@ -144,7 +149,11 @@ mod tests {
         let items = measurement_batches(&all, &Congestion::ALL, 5, nobody);
         let (cells, time) = count_and_time(&items, |_| false, 6);
         assert!(time < Duration::from_secs(3 * 3600), "{}", effort_text((cells, time), 6));
-        assert!(super::super::super::AFTER_HELP.contains(&effort_text((cells, time), 6)), "{}", effort_text((cells, time), 6));
+        assert!(
+            super::super::super::AFTER_HELP.contains(&effort_text((cells, time), 6)),
+            "{}",
+            effort_text((cells, time), 6)
+        );
         // Half of it is there.
         assert_eq!(count_and_time(&items, |item| item.run < 4, 6).0, cells / 5);
         assert_eq!(count_and_time(&items, |_| true, 6), (0, Duration::ZERO));

@@ -4,15 +4,15 @@
 //! 2. The ideal is plain TCP without trouble, times the share of the time in which the link was there.
 //! 3. Where a published gain does not come back, the row of `gain` says why, by what the sender's TCP_INFO showed.
 
-use super::measurement::{PointMeasurement, RunResult, MeasurementPoint};
-use super::energy::{self, ACK_SHARE, DOWNLOAD_MB};
-use super::paper::{self, GAIN, IDEAL_PERCENT};
-use super::explain::ExplainInput;
 use super::config::{FigurePoint, IDEAL, Variant};
+use super::energy::{self, ACK_SHARE, DOWNLOAD_MB};
+use super::explain::ExplainInput;
+use super::measurement::{MeasurementPoint, PointMeasurement, RunResult};
+use super::paper::{self, GAIN, IDEAL_PERCENT};
 use crate::Congestion;
 use crate::accel::blackouts::availability;
-use crate::results::{Backend, ResultRow, stats, round_to_thousandths};
 use crate::reproduce::measurement;
+use crate::results::{Backend, ResultRow, round_to_thousandths, stats};
 
 /// All that was measured of some cases.
 pub(super) struct Results<'a> {
@@ -46,7 +46,13 @@ impl Results<'_> {
     /// What one way brought, in the order of its runs.
     fn good_runs(&self, case: &FigurePoint, sender: Congestion, variant: &Variant) -> Vec<NumberedRun<'_>> {
         let max = self.measurements.iter().map(|cell| cell.id.run + 1).max().unwrap_or(0);
-        let of = |run| Some((run, cell::latest_values(self.measurements, &MeasurementPoint::new(case, variant, sender, run)).ok()?));
+        let of = |run| {
+            Some((
+                run,
+                measurement::latest_values(self.measurements, &MeasurementPoint::new(case, variant, sender, run))
+                    .ok()?,
+            ))
+        };
         (0..max).filter_map(of).collect()
     }
 
@@ -63,7 +69,8 @@ impl Results<'_> {
             ..ResultRow::empty(case.artefact, &case.name, &policy, metric, unit)
         };
         let each = |figure: ResultMetric| cells.iter().filter_map(|(_, cell)| figure(cell)).collect::<Vec<f64>>();
-        let mut rows = vec![ResultRow { note: activity_note(&cells), ..row("rate", "Mbit/s", &each(|cell| Some(cell.mbps))) }];
+        let mut rows =
+            vec![ResultRow { note: activity_note(&cells), ..row("rate", "Mbit/s", &each(|cell| Some(cell.mbps))) }];
         let gains = self.ratios(case, sender, &cells, baseline_variant(case));
         if !gains.is_empty() && variant.name != IDEAL && Some(variant.name) != baseline_variant(case) {
             let gain: Vec<f64> = gains.iter().map(|ratio| (ratio - 1.0) * 100.0).collect();
@@ -94,8 +101,16 @@ impl Results<'_> {
     }
 
     /// Each cell's rate over that of another way in the same run.
-    fn ratios(&self, case: &FigurePoint, sender: Congestion, cells: &[NumberedRun<'_>], variant: Option<&str>) -> Vec<f64> {
-        let Some(variant) = case.variants.iter().find(|other| Some(other.name) == variant) else { return Vec::new() };
+    fn ratios(
+        &self,
+        case: &FigurePoint,
+        sender: Congestion,
+        cells: &[NumberedRun<'_>],
+        variant: Option<&str>,
+    ) -> Vec<f64> {
+        let Some(variant) = case.variants.iter().find(|other| Some(other.name) == variant) else {
+            return Vec::new();
+        };
         let others = self.good_runs(case, sender, variant);
         let ratio = |(run, cell): &NumberedRun<'_>| {
             let (_, other) = others.iter().find(|(same, other)| same == run && other.mbps > 0.0)?;
@@ -117,12 +132,25 @@ impl Results<'_> {
     }
 
     /// What must be known to compare a gain with the paper's.
-    fn gain_note(&self, case: &FigurePoint, sender: Congestion, (way, cells): (&Variant, &[NumberedRun<'_>]), row: &ResultRow) -> Option<String> {
+    fn gain_note(
+        &self,
+        case: &FigurePoint,
+        sender: Congestion,
+        (way, cells): (&Variant, &[NumberedRun<'_>]),
+        row: &ResultRow,
+    ) -> Option<String> {
         let (paper, section) = paper::paper_value(case.artefact, &case.name, way.name, GAIN)?;
         let plain = case.variants.iter().find(|variant| variant.name == "plain");
         let plain = plain.map(|variant| self.good_runs(case, sender, variant)).unwrap_or_default();
         let share = stats::median(&self.ideal_percent(case, sender, &plain));
-        let input = ExplainInput { sender, case, variant: way, results: &figures(cells), plain_results: &figures(&plain), plain_ideal_percent: share };
+        let input = ExplainInput {
+            sender,
+            case,
+            variant: way,
+            results: &figures(cells),
+            plain_results: &figures(&plain),
+            plain_ideal_percent: share,
+        };
         let reason = (row.measured? < paper / 2.0).then(|| input.explanation()).flatten();
         Some(format!("{section}{}", reason.map(|why| format!("; {why}")).unwrap_or_default()))
     }
@@ -142,20 +170,35 @@ impl Results<'_> {
             let both = aggregated("both").zip(aggregated("cell")).map(|(both, cell)| (both, cell / both));
             let acks = DOWNLOAD_MB * ACK_SHARE;
             let sums = [
-                ("plain", Some(65.82), offload("plain").map(|mbps| energy::download_energy(DOWNLOAD_MB, 0.0, mbps))),
-                ("paper", Some(65.69), offload("paper").map(|mbps| energy::download_energy(DOWNLOAD_MB, acks, mbps))),
+                (
+                    "plain",
+                    Some(65.82),
+                    offload("plain").map(|mbps| energy::download_energy(DOWNLOAD_MB, 0.0, mbps)),
+                ),
+                (
+                    "paper",
+                    Some(65.69),
+                    offload("paper").map(|mbps| energy::download_energy(DOWNLOAD_MB, acks, mbps)),
+                ),
                 ("ours", None, offload("ours").map(|mbps| energy::download_energy(DOWNLOAD_MB, acks, mbps))),
                 (
                     "both",
                     Some(79.51),
-                    both.map(|(mbps, share)| energy::download_energy(DOWNLOAD_MB * (1.0 - share), DOWNLOAD_MB * share, mbps)),
+                    both.map(|(mbps, share)| {
+                        energy::download_energy(DOWNLOAD_MB * (1.0 - share), DOWNLOAD_MB * share, mbps)
+                    }),
                 ),
             ];
             for (variant, paper, measured) in sums.into_iter().filter(|(.., ours)| ours.is_some()) {
                 let note = "circular: its three parameters are solved from these three sums; rates of F1 and F5"
                     .to_owned();
                 let empty = ResultRow::empty("S8", "10 MB, 802.11g", &format!("{sender} {variant}"), "energy", "J");
-                rows.push(ResultRow { paper, measured: measured.map(round_to_thousandths), note: Some(note), ..empty });
+                rows.push(ResultRow {
+                    paper,
+                    measured: measured.map(round_to_thousandths),
+                    note: Some(note),
+                    ..empty
+                });
             }
         }
         rows
@@ -179,7 +222,8 @@ fn activity_note(cells: &[NumberedRun<'_>]) -> Option<String> {
     words.sort_unstable();
     words.dedup();
     let suspect = cells.iter().filter(|cell| cell.unreliable_reason.is_some()).count();
-    let alone = cells.iter().find_map(|cell| cell.excluded_reason.as_ref().map(|reason| format!("left alone: {reason}")));
+    let alone =
+        cells.iter().find_map(|cell| cell.excluded_reason.as_ref().map(|reason| format!("left alone: {reason}")));
     let parts = [
         (!words.is_empty()).then(|| format!("in force: {}", words.join(", "))),
         alone,
@@ -222,7 +266,9 @@ mod tests {
         assert!(gain.note.as_ref().unwrap().starts_with("§6.4"));
         assert_eq!(find(&rows, "cubic ours", GAIN).measured, Some(20.0));
         let shares: Vec<f64> = (0..3)
-            .map(|run| 100.0 * 10.0 / 16.0 / availability(&case.blackouts(run), case.counted_from, case.length).as_f64())
+            .map(|run| {
+                100.0 * 10.0 / 16.0 / availability(&case.blackouts(run), case.counted_from, case.length).as_f64()
+            })
             .collect();
         let measured = find(&rows, "cubic plain", IDEAL_PERCENT).measured.unwrap();
         assert!((measured - stats::median(&shares).unwrap()).abs() < 0.01, "{measured} {shares:?}");

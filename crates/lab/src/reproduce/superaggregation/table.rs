@@ -1,7 +1,7 @@
 //! Super-aggregation's figures for people: a line for each point, sender and way, a column for each thing that is measured.
 
-use crate::results::ResultRow;
 use crate::html_report::Table;
+use crate::results::ResultRow;
 
 /// An artefact's rows; none: there are none.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
@@ -39,7 +39,7 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
         line.push(notes.join("; "));
         line
     };
-    Some(Table { header: head: header, rows: keys.iter().map(line).collect(), note: None })
+    Some(Table { header, rows: keys.iter().map(line).collect(), note: None })
 }
 
 fn format_number(value: Option<f64>) -> String {
@@ -66,10 +66,10 @@ mod tests {
             row("cubic paper", "rate", None, 15.0),
             ResultRow { note: Some("§6.4".into()), ..row("cubic paper", "gain", Some(87.0), -8.5) },
         ];
-        let table = table(&rows, "F6").unwrap();
-        assert_eq!(table.header, ["case", "who", "rate %", "paper: gain", "gain %", "note"]);
-        assert_eq!(table.rows[0], ["2s, 50ms", "cubic plain", "16.40", "–", "–", ""]);
-        assert_eq!(table.rows[1], ["2s, 50ms", "cubic paper", "15.00", "87.00", "-8.50", "§6.4"]);
+        let found = table(&rows, "F6").unwrap();
+        assert_eq!(found.header, ["case", "who", "rate %", "paper: gain", "gain %", "note"]);
+        assert_eq!(found.rows[0], ["2s, 50ms", "cubic plain", "16.40", "–", "–", ""]);
+        assert_eq!(found.rows[1], ["2s, 50ms", "cubic paper", "15.00", "87.00", "-8.50", "§6.4"]);
         assert!(table(&rows, "F5").is_none());
     }
 }

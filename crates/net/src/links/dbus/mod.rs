@@ -125,7 +125,7 @@ impl Bus {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.stream.set_read_timeout(Some(time_left))?;
-            match self.stream.read_all(buffer) {
+            match self.stream.read(buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => buffer = &mut buffer[read..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -82,7 +82,8 @@ impl Bus {
                     .unwrap_or_default()
                     .to_owned()
             };
-            let arguments = parse_message(&bytes)?.values.iter().filter_map(|v| v.as_text().map(str::to_owned)).collect();
+            let arguments =
+                parse_message(&bytes)?.values.iter().filter_map(|v| v.as_text().map(str::to_owned)).collect();
             let serial = order.u32(&bytes[8..12]);
             return Some(Call { object: field(1), method: field(3), arguments, sender: field(7), serial });
         }

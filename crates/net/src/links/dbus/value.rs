@@ -188,7 +188,9 @@ mod tests {
     use super::*;
 
     fn read(signature: &str, order: ByteOrder, bytes: &[u8]) -> Option<Value> {
-        ValueReader { byte_order: order, bytes, offset: 0 }.read_value(signature.as_bytes(), 0).map(|(value, _)| value)
+        ValueReader { byte_order: order, bytes, offset: 0 }
+            .read_value(signature.as_bytes(), 0)
+            .map(|(value, _)| value)
     }
 
     #[test]

@@ -23,7 +23,7 @@ use marline_core::paths::{
     LinkConfig, Output, Paths, SubflowId,
 };
 use marline_core::units::{Instant, Power};
-use marline_net::links::{LinkSelection, InterfaceList};
+use marline_net::links::{InterfaceList, LinkSelection};
 use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::runtime::Runtime;
@@ -153,10 +153,10 @@ fn serve(network: &Network, address: &str) -> SocketAddr {
                 let mut peer: TcpStream = peer.into();
                 let mut hello = [0];
                 let zeros = [0; 16_384];
-                while peer.read_all(&mut hello).is_ok_and(|read| read > 0) {
+                while peer.read(&mut hello).is_ok_and(|read| read > 0) {
                     if hello[0] == b'u' {
                         let mut taken = vec![0; 65_536];
-                        while peer.read_all(&mut taken).is_ok_and(|read| read > 0) {}
+                        while peer.read(&mut taken).is_ok_and(|read| read > 0) {}
                     }
                     if hello[0] == b'e' {
                         // All of it fits in the send buffer.
@@ -221,7 +221,7 @@ impl Client {
         let count = Arc::clone(&read);
         thread::spawn(move || {
             let mut buffer = [0; 65_536];
-            while let Ok(n) = reader.read_all(&mut buffer) {
+            while let Ok(n) = reader.read(&mut buffer) {
                 if n == 0 {
                     return;
                 }

@@ -140,7 +140,11 @@ fn loss(chance: &mut Chance, most: f64) -> Loss {
             let leave = chance.log(160_000.0, 500_000.0);
             let bad = 500_000.0;
             let mean = chance.log(200.0, most);
-            Loss::GilbertElliott { enter_bad: ppm(leave * mean / (bad - mean)), leave_bad: ppm(leave), loss_in_bad: ppm(bad) }
+            Loss::GilbertElliott {
+                enter_bad: ppm(leave * mean / (bad - mean)),
+                leave_bad: ppm(leave),
+                loss_in_bad: ppm(bad),
+            }
         }
     }
 }

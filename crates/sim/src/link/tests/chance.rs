@@ -65,11 +65,13 @@ fn jitter_stays_within_its_bounds_and_keeps_the_order() {
     let mut loose = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms,reorder");
     let kept = offer(&mut steady, Direction::Down, Duration::from_millis(1), ms(3000));
     let mixed = offer(&mut loose, Direction::Down, Duration::from_millis(1), ms(3000));
-    let numbers = |out: &[(Instant, NumberedPacket)]| out.iter().map(|(_, packet)| packet.number).collect::<Vec<u64>>();
+    let numbers =
+        |out: &[(Instant, NumberedPacket)]| out.iter().map(|(_, packet)| packet.number).collect::<Vec<u64>>();
     assert!(numbers(&kept).is_sorted());
     assert!(!numbers(&mixed).is_sorted());
     assert!(kept.is_sorted_by_key(|(due, _)| *due) && mixed.is_sorted_by_key(|(due, _)| *due));
-    let delays: Vec<u64> = mixed.iter().map(|(due, packet)| due.since(ms(packet.number)).as_nanos() as u64).collect();
+    let delays: Vec<u64> =
+        mixed.iter().map(|(due, packet)| due.since(ms(packet.number)).as_nanos() as u64).collect();
     let (min, max) = (delays.iter().min().unwrap(), delays.iter().max().unwrap());
     assert!((5_012_000..5_100_000).contains(min), "{min}");
     assert!((14_900_000..=15_012_000).contains(max), "{max}");

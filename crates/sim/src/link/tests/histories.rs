@@ -100,7 +100,11 @@ fn run_history(spec: &LinkSpec, steps: Vec<LinkStep>, seed: u64) -> Result<(), T
         prop_assert!(is_conserved(&link));
     }
     // Once everything works again, all that is inside comes out.
-    for change in [LinkEventKind::Restore, LinkEventKind::Rate(Bitrate::from_mbps(10)), LinkEventKind::UplinkRate(Bitrate::from_mbps(10))] {
+    for change in [
+        LinkEventKind::Restore,
+        LinkEventKind::Rate(Bitrate::from_mbps(10)),
+        LinkEventKind::UplinkRate(Bitrate::from_mbps(10)),
+    ] {
         link.schedule(now + Duration::from_secs(1), change);
     }
     let mut step_count = 0;
@@ -122,8 +126,12 @@ fn run_history(spec: &LinkSpec, steps: Vec<LinkStep>, seed: u64) -> Result<(), T
 #[test]
 fn a_collision_does_not_make_what_was_foretold_late() {
     let spec = "wifi,medium=11b-rts,rtt=20ms".parse().unwrap();
-    let steps =
-        vec![LinkStep::Push(Direction::Down, 1060), LinkStep::Push(Direction::Up, 20), LinkStep::WaitForEvent, LinkStep::Pop];
+    let steps = vec![
+        LinkStep::Push(Direction::Down, 1060),
+        LinkStep::Push(Direction::Up, 20),
+        LinkStep::WaitForEvent,
+        LinkStep::Pop,
+    ];
     run_history(&spec, steps, 1_126_292_166_926_244_356).unwrap();
 }
 

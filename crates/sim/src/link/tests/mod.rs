@@ -1,10 +1,10 @@
 //! Links in virtual time: rates and delays to the nanosecond, losses in their bounds, every packet accounted for.
 
-mod wifi_channel;
 mod chance;
 mod changes;
 mod histories;
 mod trace;
+mod wifi_channel;
 
 use marline_core::units::Duration;
 

@@ -7,7 +7,7 @@
 use marline_core::paths::{CloseReason, Command, CommandError, CommandId, ConnId, Input, Output, SubflowId};
 use marline_core::units::Instant;
 
-use super::{Event, KernelModel, SYN_TIMEOUT, ConnStage};
+use super::{ConnStage, Event, KernelModel, SYN_TIMEOUT};
 
 impl KernelModel {
     /// Does what the machine asks.
@@ -113,9 +113,14 @@ impl KernelModel {
             return;
         }
         match self.send_control(link).filter(|_| !self.links[link].next_is_lost()) {
-            Some(arrival) => self.schedule_event(arrival + self.links[link].rtt, Event::JoinArrived { conn, link, backup }),
+            Some(arrival) => {
+                self.schedule_event(arrival + self.links[link].rtt, Event::JoinArrived { conn, link, backup })
+            }
             None if attempt < SYN_RETRIES => {
-                self.schedule_event(self.now + SYN_TIMEOUT * (1 << attempt), Event::Syn { conn, link, backup, attempt: attempt + 1 });
+                self.schedule_event(
+                    self.now + SYN_TIMEOUT * (1 << attempt),
+                    Event::Syn { conn, link, backup, attempt: attempt + 1 },
+                );
             }
             None => {}
         }
@@ -126,7 +131,8 @@ impl KernelModel {
         if self.conns[conn].stage != ConnStage::Reported || !self.links[link].carries_response(self.now) {
             return;
         }
-        let open_subflows = self.conns[conn].subflows.iter().filter(|sub| self.subflows[**sub].is_open_at_server).count();
+        let open_subflows =
+            self.conns[conn].subflows.iter().filter(|sub| self.subflows[**sub].is_open_at_server).count();
         let at = self.add_subflow(conn, link, backup, false);
         self.report_subflow_up(at);
         if open_subflows > self.scenario.server.max_joins {

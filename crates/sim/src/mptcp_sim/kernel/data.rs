@@ -14,7 +14,7 @@ use marline_core::units::DataSize;
 use super::super::DataRange;
 use super::super::link::SendOutcome;
 use super::super::sender::Chunk;
-use super::{Event, KernelModel, ConnStage};
+use super::{ConnStage, Event, KernelModel};
 
 /// MPTCP_SEND_BURST_SIZE.
 const SEND_BURST: u64 = 65_536;
@@ -40,7 +40,8 @@ impl KernelModel {
 
     fn next_data(&mut self, conn_index: usize) -> Option<(usize, DataRange)> {
         let conn = &self.conns[conn_index];
-        let usable = |sub: &&usize| self.subflows[**sub].is_open_at_server && !self.subflows[**sub].sender.is_stale();
+        let usable =
+            |sub: &&usize| self.subflows[**sub].is_open_at_server && !self.subflows[**sub].sender.is_stale();
         let open_subflows = || conn.subflows.iter().filter(usable);
         let any_non_backup = open_subflows().any(|sub| !self.subflows[*sub].server_backup);
         let send_space: u64 = open_subflows().map(|sub| self.subflows[*sub].sender.send_buffer()).sum();
@@ -71,7 +72,8 @@ impl KernelModel {
             data
         } else {
             let outstanding = conn.next_offset - conn.acknowledged;
-            let len = SEND_BURST.min(conn.sendable_end - conn.next_offset).min(send_space.saturating_sub(outstanding));
+            let len =
+                SEND_BURST.min(conn.sendable_end - conn.next_offset).min(send_space.saturating_sub(outstanding));
             let data = DataRange { offset: conn.next_offset, len };
             conn.next_offset += len;
             data
@@ -139,7 +141,10 @@ impl KernelModel {
             self.schedule_event(arrival, Event::AckArrived(sub, number, next_offset));
         }
         let conn = &mut self.conns[conn];
-        if conn.stage != ConnStage::Closed && next_offset == conn.requested_end && conn.response_end < conn.requested_end {
+        if conn.stage != ConnStage::Closed
+            && next_offset == conn.requested_end
+            && conn.response_end < conn.requested_end
+        {
             conn.response_end = conn.requested_end;
             self.next_request(self.subflows[sub].conn);
         }

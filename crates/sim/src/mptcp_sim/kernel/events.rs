@@ -4,7 +4,7 @@ use marline_core::link::LinkId;
 use marline_core::paths::{CloseReason, Counters, EstablishedSubflow, Input, SubflowId};
 use marline_core::units::{DataSize, Instant};
 
-use super::{KernelModel, ConnStage, conn_id};
+use super::{ConnStage, KernelModel, conn_id};
 
 impl KernelModel {
     /// Of each link that has come, and of each that has carrier.

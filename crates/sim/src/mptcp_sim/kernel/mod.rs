@@ -17,8 +17,8 @@
 
 mod commands;
 mod data;
-mod request;
 mod events;
+mod request;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -28,11 +28,11 @@ use marline_core::link::LinkId;
 use marline_core::paths::{CloseReason, ConnId, Input};
 use marline_core::units::{DataSize, Duration, Energy, Instant};
 
-use super::reassembly::{Reassembly, SubflowReceiver};
-use super::rate_schedule::RateSchedule;
 use super::link::QueuedLink;
 use super::outcome::{MptcpLinkOutcome, MptcpOutcome, ProgressSample};
-use super::scenario::{LinkArrival, Request, MptcpScenario};
+use super::rate_schedule::RateSchedule;
+use super::reassembly::{Reassembly, SubflowReceiver};
+use super::scenario::{LinkArrival, MptcpScenario, Request};
 use super::sender::{Chunk, SubflowSender};
 use super::{DataRange, InputQueue};
 use crate::rng::{Purpose, RandomStream};
@@ -226,7 +226,7 @@ impl KernelModel {
             invalid_commands: Vec::new(),
             max_prio_lag: Duration::ZERO,
             links,
-            scenario: scene: scenario,
+            scenario,
         };
         for flow in 0..kernel.scenario.flows.len() {
             kernel.conns.push(ConnEnds::new(flow));
@@ -303,7 +303,8 @@ impl KernelModel {
             Event::RequestArrived(sub) => self.on_request(sub),
             Event::RequestAcked(sub) => {
                 let sub = &mut self.subflows[sub];
-                (sub.request_bytes_acked, sub.request_bytes_unacked, sub.timeouts) = (sub.request_bytes_acked + sub.request_bytes_unacked, 0, 0);
+                (sub.request_bytes_acked, sub.request_bytes_unacked, sub.timeouts) =
+                    (sub.request_bytes_acked + sub.request_bytes_unacked, 0, 0);
             }
             Event::RequestTimeout(sub, tries) => self.on_request_timeout(sub, tries),
             Event::Ping(conn, then) => self.on_ping_due(conn, then),
@@ -327,7 +328,11 @@ impl KernelModel {
                     return;
                 }
                 self.links[link].has_carrier = up;
-                self.machine_inputs.push_back(if up { Input::LinkUp { link: id } } else { Input::LinkDown { link: id } });
+                self.machine_inputs.push_back(if up {
+                    Input::LinkUp { link: id }
+                } else {
+                    Input::LinkDown { link: id }
+                });
             }
             Event::InterfaceCounters => {
                 for (id, link) in (0..).map(LinkId).zip(&self.links).filter(|(_, link)| link.has_carrier) {
@@ -453,9 +458,11 @@ impl KernelModel {
         MptcpOutcome {
             finished_at: flows.iter().copied().collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max()),
             delivered: self.delivered(),
-            duplicate_bytes: DataSize::from_bytes(self.conns.iter().map(|conn| conn.reassembly.duplicate_bytes).sum()),
+            duplicate_bytes: DataSize::from_bytes(
+                self.conns.iter().map(|conn| conn.reassembly.duplicate_bytes).sum(),
+            ),
             links: links.collect(),
-            breakdown: account: breakdown,
+            breakdown,
             command_counts: self.command_counts,
             command_times: self.command_times.clone(),
             samples: self.samples.clone(),

@@ -7,7 +7,7 @@
 
 use marline_core::units::{DataSize, Duration};
 
-use super::{Event, KernelModel, ConnStage};
+use super::{ConnStage, Event, KernelModel};
 
 impl KernelModel {
     pub(super) fn client_request(&mut self, conn: usize, size: DataSize) {
@@ -22,7 +22,8 @@ impl KernelModel {
     /// A request goes over the subflow that looks best: no stale one, and a backup only if there is nothing else.
     fn send_on_best_subflow(&mut self, conn: usize) {
         let best = self.conns[conn].subflows.iter().copied().filter(|sub| self.subflows[*sub].is_open_at_client);
-        let best = best.min_by_key(|sub| (self.subflows[*sub].timeouts >= STALE_TIMEOUTS, self.subflows[*sub].client_backup));
+        let best = best
+            .min_by_key(|sub| (self.subflows[*sub].timeouts >= STALE_TIMEOUTS, self.subflows[*sub].client_backup));
         if let Some(sub) = best.filter(|sub| self.subflows[*sub].request_bytes_unacked == 0) {
             self.send_request(sub, 0);
         }
@@ -66,7 +67,10 @@ impl KernelModel {
 
     pub(super) fn on_ping_due(&mut self, conn: usize, progress_before: [u64; 2]) {
         let state = &self.conns[conn];
-        if state.stage == ConnStage::Closed || state.requested_end != progress_before[0] || state.response_end == state.requested_end {
+        if state.stage == ConnStage::Closed
+            || state.requested_end != progress_before[0]
+            || state.response_end == state.requested_end
+        {
             return;
         }
         let progress = [state.requested_end, state.reassembly.next_offset()];

@@ -57,7 +57,7 @@ impl Cubic {
         }
         let min_rtt = self.min_rtt.map_or(rtt, |min| min.min(rtt));
         self.min_rtt = Some(min_rtt);
-        slow_start.is_some_and(|window| self.hystart.on_ack(now, AckSample { rtt, min_rtt: smallest: min_rtt, una, nxt, window }))
+        slow_start.is_some_and(|window| self.hystart.on_ack(now, AckSample { rtt, min_rtt, una, nxt, window }))
     }
 
     /// The threshold after a loss at this window.

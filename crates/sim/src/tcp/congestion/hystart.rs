@@ -35,7 +35,8 @@ impl HyStart {
         if ack.una > self.round_end {
             *self = Self { round_start: now, last_ack: now, round_end: ack.nxt, ..Self::default() };
         }
-        self.has_ended_slow_start = self.is_ack_train(now, ack.min_rtt) | self.is_delay_increase(ack.rtt, ack.min_rtt);
+        self.has_ended_slow_start =
+            self.is_ack_train(now, ack.min_rtt) | self.is_delay_increase(ack.rtt, ack.min_rtt);
         self.has_ended_slow_start
     }
 

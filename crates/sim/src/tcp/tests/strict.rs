@@ -52,7 +52,7 @@ impl TestServer {
         let window = DataSize::from_bytes(window);
         self.socket.on_segment(
             self.now,
-            &Segment { flags, ack, sacks, window, ts_val: self.now, ts_ecr: echo: ts_ecr, ..Segment::default() },
+            &Segment { flags, ack, sacks, window, ts_val: self.now, ts_ecr, ..Segment::default() },
         );
         self.flush();
     }
