@@ -20,8 +20,7 @@ impl Fetch {
     pub(super) fn endgame(&mut self) {
         for _ in 0..MAX_DUPLICATES {
             let Some((backup, req, range)) = self.next_duplicate() else { break };
-            // Mark before sending: exclusive_bytes of the straggler shrink, so the next pass may find another
-            // straggler.
+            // The mark shortens the straggler's exclusive range, so that the next pass judges what then remains.
             if let Some(req) = self.reqs.get_mut(&req) {
                 req.duplicated_from = range.start;
             }

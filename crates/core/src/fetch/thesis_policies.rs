@@ -1,6 +1,6 @@
 //! The five policies of the multi-link HTTP thesis (its chapter 4), on marline's coverage map and response handling.
 //!
-//! Where the thesis is silent, its policies behave as follows:
+//! Choices that the thesis leaves open:
 //!
 //! 1. The payload's size is known from the initial request, which asks for a small range if a policy needs the size
 //!    first (naive, Algorithms 2 and 3).
