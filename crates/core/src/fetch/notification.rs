@@ -225,9 +225,9 @@ impl fmt::Display for BanReason {
             Self::RepeatedErrors { error } => write!(f, "it keeps failing: {}", error.text),
             Self::Slow => f.write_str("it is far slower than the others"),
             Self::Down => f.write_str("the interface is down"),
-            Self::OverBudget => f.write_str(
-                "the server sends the file only as a whole, and that exceeds the rest of the link's budget",
-            ),
+            Self::OverBudget => {
+                f.write_str("the file is available only as a whole, which exceeds its remaining data budget")
+            }
             Self::ProtocolViolation { text } => write!(f, "its response is invalid: {text}"),
         }
     }
@@ -278,7 +278,7 @@ impl fmt::Display for SingleResponseReason {
             Self::NoLength => "the server does not state the length of the file",
             Self::NoValidator => "the server gives no strong validator, so responses cannot be combined",
             Self::UnusableRanges => "the server's responses to range requests cannot be used",
-            Self::SuspectLength => "the stated file size is exactly the end of the requested range, so it is checked with a full request",
+            Self::SuspectLength => "the stated file size equals the end of the request, so it is checked",
             Self::UnstableValidator => "the server reports another version of the file in each response",
         })
     }
@@ -294,9 +294,7 @@ impl fmt::Display for Failure {
                 f.write_str("the server accepts requests but does not respond: no data for two minutes")
             }
             Self::RetriesExhausted { error } => write!(f, "gave up: {}", error.text),
-            Self::BudgetExhausted => {
-                f.write_str("the data budgets of the links are exhausted, or too small for the file")
-            }
+            Self::BudgetExhausted => f.write_str("the links' data budgets are exhausted, or too small for the file"),
             Self::DigestMismatch => f.write_str("the file does not match its digest"),
             Self::HtmlPage => f.write_str("the server sends an HTML page instead of the file"),
             Self::RedirectLoop => f.write_str("too many redirects, or a redirect loop"),
