@@ -294,7 +294,7 @@ impl fmt::Display for Failure {
                 f.write_str("the server accepts requests but does not respond: no data for two minutes")
             }
             Self::RetriesExhausted { error } => write!(f, "gave up: {}", error.text),
-            Self::BudgetExhausted => f.write_str("the links' data budgets are exhausted, or too small for the file"),
+            Self::BudgetExhausted => f.write_str("the links' data budgets are used up, or too small for the file"),
             Self::DigestMismatch => f.write_str("the file does not match its digest"),
             Self::HtmlPage => f.write_str("the server sends an HTML page instead of the file"),
             Self::RedirectLoop => f.write_str("too many redirects, or a redirect loop"),
