@@ -83,8 +83,8 @@ impl Fetch {
 
     /// 206: a range of the file. Checks that it fits the request, the known size and the known version, in this order.
     fn on_partial_content(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
-        // The first request covers the whole file, whatever provisional end its range has.
         let Some(req) = self.reqs.get(&id) else { return };
+        // The first request covers the whole file, whatever provisional end its range has.
         let (requested, conn) =
             (if self.is_first_request(id) { ByteRange::new(0, u64::MAX) } else { req.range }, req.conn);
         let range = match head.range {
@@ -138,8 +138,8 @@ impl Fetch {
         if small_page && self.retry_without_range(id, link) {
             return;
         }
+        // First identify (the size becomes known), then compare the version, then accept the bytes.
         if self.phase == Phase::Unknown && !self.identify(id, total, head.validator.as_ref(), range) {
-            // First identify (the size becomes known), then compare the version, then accept the bytes.
             return;
         }
         if !self.check_version(id, link, total, head) {
