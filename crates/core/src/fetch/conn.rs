@@ -212,7 +212,7 @@ impl Req {
 }
 
 /// First request on a connection of unknown rate.
-/// chosen: five initial windows (RFC 6928: about 14 KB each) cover the first two to three round trips of slow start.
+/// chosen: four to five initial windows (RFC 6928), more than the first two round trips of slow start can deliver.
 pub(super) const INITIAL_RANGE: DataSize = DataSize::from_kib(64);
 
 /// Lower bound of the RTT: timers of a busy host are no finer.

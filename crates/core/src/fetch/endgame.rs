@@ -66,8 +66,8 @@ impl Fetch {
         } else {
             self.coverage.total()? / FAR_BEHIND_WASTE_DIVISOR
         };
-        // Half of what is still duplicated counts as waste: it arrives twice only if the rates change.
         let allowed = self.max_waste().max(late_allowance);
+        // Bytes that are duplicated in flight count half: they arrive twice only if the rates change.
         if self.coverage.wasted_bytes() + (self.duplicated_bytes() + duplicate) / 2 > allowed {
             return None;
         }

@@ -142,12 +142,12 @@ impl ConnCountController {
             }
             Some(at) if now >= at => {
                 self.probe = None;
-                // Less than a tenth more: not worth the connections. Try again later.
                 if observation.rate >= probe.rate_before + probe.rate_before / MIN_GAIN_DIVISOR {
                     self.probe_interval = INITIAL_PROBE_INTERVAL;
                 } else {
-                    // With losses the larger number stays, rule 3.
+                    // Less than a tenth more: not worth the connections. Try again later.
                     self.back_off(now);
+                    // With losses the larger number stays (rule 3).
                     if !observation.has_recent_loss {
                         self.target = probe.count_before;
                         return true;

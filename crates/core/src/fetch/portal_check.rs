@@ -87,7 +87,9 @@ impl Fetch {
             }
             // A validator was reported, and this response has none: only the reported size passes (rule 4).
             (Some(_), None) => reported.total != Some(length),
+            // The new response has the better proof.
             (None, Some(_)) => false,
+            // No validator, or two different ones: the report counts if it is from another link or a range response.
             _ => (reported.link != link || reported.is_from_range) && differs,
         };
         disagree && self.links.iter().any(|(id, state)| *id != link && state.may_deliver())

@@ -28,6 +28,7 @@ use crate::units::DataSize;
 
 impl Fetch {
     /// Entry point: dispatches a response head by its status.
+    ///
     /// The order of the arms matters. Redirects with a target come before those without. A range request that gets a
     /// bodiless status is repeated without a range before the status is taken at its word.
     pub(super) fn on_head(&mut self, id: ReqId, head: &ResponseHead) {
@@ -302,6 +303,7 @@ impl Fetch {
     }
 
     /// A redirect: stores the target for this link and mirror, and moves the link's connections to it.
+    ///
     /// Expired targets and redirect loops are handled first.
     fn on_redirect(&mut self, id: ReqId, link_id: LinkId, head: &ResponseHead) {
         let conn = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));

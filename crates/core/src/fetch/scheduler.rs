@@ -81,6 +81,7 @@ impl Fetch {
 
     /// Fills all connections below their target, then reviews the number of connections, or runs the endgame if nothing
     /// is left to request.
+    ///
     /// Each pass picks one connection and sends at most one request. The forecasts are computed anew in each pass,
     /// since a request changes them.
     fn schedule_ranges(&mut self) {
@@ -100,8 +101,8 @@ impl Fetch {
                 break;
             }
             let Some(range) = self.next_range(id, free) else {
+                // The others deliver the remaining bytes sooner.
                 skipped.push(id);
-                // The others deliver this connection's share sooner.
                 continue;
             };
             // The range may come from the end of the first response. Shrink that before the new claim.
@@ -212,6 +213,7 @@ impl Fetch {
 
     /// The next range for this connection; none: the other connections deliver the bytes sooner, or its budget is used
     /// up.
+    ///
     /// First the size: as much as in-flight target, batch and server delay ask for, but at most the water-filling
     /// quota. Then corrections: no remainder too small to be requested, budget, reader. Finally the position: the first
     /// free bytes, or the end of the first response.

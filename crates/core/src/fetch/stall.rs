@@ -232,6 +232,8 @@ impl Fetch {
         }
     }
 
+    /// Ends the download, or switches mirrors, if no byte has arrived on any link for [`DOWNLOAD_TIMEOUT`]. The timeout is
+    /// suspended while no data can be expected: full reader window, verification, or all links paused.
     fn check_timeout(&mut self) {
         if self.conns.values().any(|conn| self.is_reader_limited(conn))
             || self.is_window_full()

@@ -173,8 +173,8 @@ impl Fetch {
         if let Some(link) = self.links.get_mut(&link_id) {
             link.stats.conflicting_version = change;
         }
-        // Before the ban: banning a link may activate links that have not responded yet.
-        // Links count that have reported a conflict or could still respond. All of them must report the same version.
+        // All links that have reported a conflict or could still respond must report the same version. Decided before the
+        // ban below, which may activate further links.
         let has_spoken =
             |(id, link): &(&LinkId, &Link)| link.stats.conflicting_version.is_some() || self.is_usable(**id, link);
         let mut versions = self.links.iter().filter(has_spoken).map(|(_, link)| &link.stats.conflicting_version);

@@ -677,7 +677,7 @@ fn after_goaway_complete_responses_count_and_other_requests_are_sent_elsewhere()
     assert_eq!(driver.conns_on(A).len(), 2, "a new connection beside the old one");
     assert!(driver.reqs.contains_key(&request[0]) && driver.notices.is_empty());
     driver.connect_newest(A, 5);
-    assert!(!requested_range(&driver, driver.requests_on(A).last().expect("asked").0).is_empty());
+    assert!(!requested_range(&driver, driver.requests_on(A).last().expect("a request").0).is_empty());
 }
 
 #[test]
@@ -730,7 +730,7 @@ fn a_server_that_loses_pipelined_requests_gets_one_at_a_time() {
         driver.advance(Duration::from_millis(50));
     }
     let fresh = driver.connect_newest(A, 20);
-    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == fresh).expect("asked").0;
+    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == fresh).expect("a request").0;
     driver.respond_partial(req, 80_000_000, TAG);
     driver.deliver(req, 1000);
     assert_eq!(driver.conns_on(A), [fresh]);
@@ -797,7 +797,7 @@ fn a_refused_second_connection_leaves_the_first_one_alone() {
     let second = *driver.conns_on(A).last().expect("more connections");
     assert_ne!(first, second);
     driver.on_connected(second, Protocol::Http1, 300, None);
-    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == second).expect("asked").0;
+    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == second).expect("a request").0;
     driver.respond_status(req, 503);
     assert!(driver.conns_on(A).contains(&first), "the first one is lost");
     assert!(driver.notices.is_empty(), "{:?}", driver.notices);
