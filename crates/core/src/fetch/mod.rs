@@ -20,7 +20,7 @@
 //! handling of responses, with their own rules (`thesis_policies`).
 //!
 //! Two simpler designs were rejected. One request per link, repeated after each response, idles for a round trip per
-//! request (1.33 × the ideal time at 300 Mbit/s and 30 ms). One request per link for everything cannot be withdrawn
+//! request (1.33 × the ideal time at 300 Mbit/s and 30 ms). One request per link for everything cannot be cancelled
 //! over HTTP/1.1 when a link turns out to be slow.
 
 mod actions;
