@@ -216,7 +216,7 @@ mod tests {
         let table: &[(&[&str], &str)] = &[
             (&[], "<URL>"),
             (&["--polizy", "x", "http://h/f"], "--policy"),
-            (&["--policy", "fast", "http://h/f"], "`fast` is no policy: single"),
+            (&["--policy", "fast", "http://h/f"], "unknown policy `fast`: use single"),
             (&["--limit-rate", "20", "http://h/f"], "a rate such as 20Mbit/s"),
             (&["--limit-rate", "=1Mbit/s", "http://h/f"], "names no interface"),
             (&["-4", "-6", "http://h/f"], "cannot be used with"),

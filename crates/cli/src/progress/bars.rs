@@ -227,7 +227,7 @@ mod tests {
             eta_s: Some(15.3),
             links: vec![
                 link("wlan0", 60_000_000, 48.3e6, "up"),
-                link("wwan0", 40_000_000, 30.1e6, "banned: its answer is 312 bytes long (a captive portal?)"),
+                link("wwan0", 40_000_000, 30.1e6, "banned: its response is 312 bytes long (a captive portal?)"),
             ],
             ..Progress::default()
         }
