@@ -164,7 +164,7 @@ fn a_refused_join_is_said_and_tried_again_ever_more_seldom() {
         let at = joined_at(&world, LTE);
         let pauses: Vec<u64> = at.windows(2).map(|pair| pair[1].since(pair[0]).as_secs()).collect();
         assert!(matches!(pauses[..], [60..=62, 120..=122, 240..=242]), "{policy:?} {pauses:?}");
-        assert!(has_note(&world, "the server takes no subflow over lte"), "{policy:?} {:?}", world.notes);
+        assert!(has_note(&world, "the server refuses subflows over lte"), "{policy:?} {:?}", world.notes);
         assert_eq!(world.paths.conn_status(conn).unwrap().subflows.len(), 1, "{policy:?}");
     }
 }
