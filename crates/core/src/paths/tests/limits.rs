@@ -260,7 +260,7 @@ fn a_join_without_an_answer_is_told_with_what_comes_next() {
         .notes
         .iter()
         .enumerate()
-        .filter(|(_, note)| note.starts_with("join over lte: no answer in 3 s; again in "))
+        .filter(|(_, note)| note.starts_with("join over lte: no response within 3 s; next attempt in "))
         .map(|(at, _)| at)
         .collect();
     let [first, second] = told[..] else { panic!("{:#?}", world.notes) };
