@@ -126,9 +126,8 @@ impl BranchAndBound {
         let mut subgradient = Vec::new();
         let (mut bound, mut length, mut work) = (f64::INFINITY, 1.0, 0);
         // Polyak's subgradient method: move the prices along the excess load of each relay. The step length is
-        // chosen such that the
-        // bound would reach the best gain if it fell linearly; it is halved after each step that does not lower the
-        // bound.
+        // chosen such that the bound would reach the best gain if it fell linearly; it is halved after each step
+        // that does not lower the bound.
         for _ in 0..EVALUATIONS {
             let (value, eval_work) = self.evaluate(problem, &prices);
             work += eval_work;

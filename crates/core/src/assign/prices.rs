@@ -138,8 +138,7 @@ impl DualAscent {
             return work;
         }
         // Little progress, or even the shortest step failed: narrow the band and evaluate the current prices again,
-        // because the
-        // smoothed function has changed.
+        // because the smoothed function has changed.
         self.band *= BAND_FACTOR;
         self.step_share = 0.0;
         self.trial.clone_from(&self.prices);

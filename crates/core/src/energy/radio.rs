@@ -193,9 +193,8 @@ impl Radio {
             Phase::Awake { last } => {
                 self.phase = Phase::Awake { last: now };
                 // Between `last` and now lies either an undecided gap, which this traffic makes active, or a part
-                // of the tail. In
-                // the tail `advance` has already counted all time up to now, so that `settled_until` is later than
-                // `last`.
+                // of the tail. In the tail `advance` has already counted all time up to now, so that
+                // `settled_until` is later than `last`.
                 let from = self.settled_until;
                 let active = from == last && now > from;
                 if active {

@@ -178,8 +178,7 @@ impl LinkChoice {
                 },
             };
             // Established subflows receive data again, so the link carries data. It is unknown whether new
-            // connections can start
-            // over it, so the link is probed soon.
+            // connections can start over it, so the link is probed soon.
             if observation.is_receiving
                 && !record.observation.is_receiving
                 && let Some(failed) = &mut record.failure
@@ -296,8 +295,7 @@ impl LinkRecord {
                 failed.postponed(now)
             }
             // The same failure again, or a change between failures of the same severity: the probe interval
-            // continues to grow. A link
-            // that was only slow and now fails outright starts anew below.
+            // continues to grow. A link that was only slow and now fails outright starts anew below.
             Some(failed) if failed.kind != LinkFailure::Slow || kind == LinkFailure::Slow => {
                 let suspected = suspected && (failed.suspected || failed.kind != kind);
                 FailureRecord { kind, suspected, ..failed }.postponed(now)

@@ -273,9 +273,9 @@ impl Link {
             let index = direction_index(direction);
             let more = (counters[index] - base[index]) - (self.accounted[index] - accounted[index]);
             if !more.is_zero() {
-                // Distribute the bytes over the time in which they probably arrived: directly after the last poll, or
-                // over the whole time
-                // since the last reading, or (if that was too long ago or they are few) at this moment.
+                // Distribute the bytes over the time in which they probably arrived: directly after the last poll,
+                // or over the whole time since the last reading, or (if that was too long ago or they are few) at
+                // this moment.
                 match (self.late_bytes.arrival_of(now, more), self.last_counters) {
                     (Some((from, to)), _) => meter.on_flow(from, to, self.config.id, direction, more),
                     (None, Some((from, _))) if now.since(from) <= MAX_COUNTER_GAP && more >= MIN_FLOW * 4 => {

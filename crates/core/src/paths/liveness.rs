@@ -227,8 +227,8 @@ impl Conn {
                 host.config.policy == Policy::Marline && (self.activity == Activity::Busy || self.stalled);
             let interval = host.probe_interval(link, dead.silent_since, dead.failures);
             // Another connection has just probed the link: this one follows when that probe succeeds or when the
-            // link is due again.
-            // Connections with more failures come later, so that an unreachable server does not take all turns.
+            // link is due again. Connections with more failures come later, so that an unreachable server does not
+            // take all turns.
             if let Some(host_link) = host.links.get_mut(link).filter(|_| can_join && !is_heard && dead.failures > 0)
             {
                 if now < host_link.next_probe {

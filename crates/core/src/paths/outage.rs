@@ -86,8 +86,7 @@ impl Conn {
         }
         if up {
             // The sender of data that waits on the old subflow has backed off, so a new subflow is faster. Without
-            // a subflow the link is
-            // like a new one.
+            // a subflow the link is like a new one.
             let is_waiting = has_subflow && (self.activity == Activity::Busy || self.stalled);
             path.dead = is_waiting.then_some(DeadPath::new(now, now));
         } else {

@@ -76,9 +76,8 @@ impl Conn {
         // Then release what it does not need, once the active links can take over.
         if can_suspend {
             // A suspended and drained subflow delays nothing and remains as a standby, unless the decision keeps no
-            // standby on its
-            // link. A subflow that still holds data must be destroyed, so that the peer sends that data over the
-            // others.
+            // standby on its link. A subflow that still holds data must be destroyed, so that the peer sends that
+            // data over the others.
             let should_destroy = |link: usize, sub: &Subflow| {
                 let holds_data = !sub.backup || sub.pending_drain().is_some();
                 decision.destroy.contains(link) && (holds_data || !decision.standby.contains(link))
@@ -176,8 +175,7 @@ impl Conn {
         }
         let conn = self.id;
         // The last subflow always stays. A subflow that was just established may still be refused by the server, so
-        // it does not count as
-        // a replacement, unless the subflow to be closed is no more reliable itself.
+        // it does not count as a replacement, unless the subflow to be closed is no more reliable itself.
         let now = host.now;
         let is_reliable = |sub: &Subflow| {
             sub.initial || sub.has_carried || sub.volume() > 0 || now.since(sub.established_at) > REFUSAL_WINDOW
@@ -231,10 +229,9 @@ impl Conn {
             let holdoff = if host.config.goal == Goal::Speed { Duration::ZERO } else { SAMPLE_HOLDOFF };
             (path.sample_bytes, path.sample_start, path.samples_from) = (0, now, now + holdoff + sub.rtt());
             // A second subflow on the same link. On a dead path the old subflow's sender has backed off, so the new
-            // one replaces it once it
-            // has proved to be stable (`remove_duplicates`). Otherwise the old subflow works and the new one was a
-            // liveness probe, even if
-            // it is late: it is closed at once. Of adopted duplicates, the newest one is kept.
+            // one replaces it once it has proved to be stable (`remove_duplicates`). Otherwise the old subflow
+            // works and the new one was a liveness probe, even if it is late: it is closed at once. Of adopted
+            // duplicates, the newest one is kept.
             if !same_link.is_empty() && !was_dead && !adopting && !is_mtu_trial {
                 sub.is_closing = true;
                 closing.push(subflow.id);
@@ -246,6 +243,7 @@ impl Conn {
                 path.samples_from = now;
             }
         }
+        // The flag is set again after `destroy`, which ignores subflows that are already closing.
         let is_closing = core::mem::take(&mut sub.is_closing);
         for old in self.subflows.iter_mut().filter(|old| old.link == link && old.rto_since.is_some()) {
             // The new handshake shows that small packets pass: later timeouts of the old subflow indicate lost
@@ -304,8 +302,7 @@ impl Conn {
                     now + next_backoff(REFUSAL_RETRY, &mut path.join_failures, MAX_REFUSAL_RETRY);
             }
             // The link may have lost this address and have another one already, so the first retry comes soon. If
-            // the subflow was new,
-            // the retry comes later, because a link may report this for every subflow.
+            // the subflow was new, the retry comes later, because a link may report this for every subflow.
             CloseReason::Unreachable => {
                 let was_established = now.since(sub.established_at) > REFUSAL_WINDOW;
                 path.dead = Some(DeadPath::new(now, now + if was_established { SHORT_RETRY } else { JOIN_RETRY }));
@@ -360,8 +357,7 @@ impl Conn {
                             + match error {
                                 CommandError::NotYet => SHORT_RETRY,
                                 // A new announcement or another address of the link ends this interval early; for a
-                                // half-closed
-                                // connection nothing does.
+                                // half-closed connection nothing does.
                                 CommandError::NotAnnounced(_)
                                 | CommandError::SocketFamily(_)
                                 | CommandError::HalfClosed => MAX_REFUSAL_RETRY,
@@ -420,8 +416,7 @@ impl Conn {
             match purpose {
                 JoinPurpose::Carry => {
                     // The link was joined successfully before, so it has become unresponsive since. It is probed
-                    // like a path that has
-                    // carried data.
+                    // like a path that has carried data.
                     let is_silent = host.config.policy == Policy::Marline && path.probed_at.is_some();
                     let pause = if is_silent {
                         DeadPath::FIRST_PROBE

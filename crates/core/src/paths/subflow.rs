@@ -68,13 +68,13 @@ pub(super) struct Subflow {
 /// A requested priority that has not shown its effect yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PriorityCheck {
-    /// When it was asked for first.
+    /// Time of the first request.
     requested_at: Instant,
-    /// From when on it is looked whether it shows.
+    /// Time from which on the effect is checked.
     check_from: Instant,
-    /// How long what is queued takes to come.
+    /// Expected time until queued data has arrived.
     drain_time: Duration,
-    /// Bytes at the first look after that.
+    /// Time and byte count of the first poll after `check_from`.
     baseline: Option<(Instant, u64)>,
     attempts: u8,
 }
@@ -279,9 +279,8 @@ impl Subflow {
             };
         }
         match check.baseline {
-            // A suspension is in effect if hardly any bytes arrive during the observation time. The clock starts with
-            // the first poll after
-            // `check_from`, one RTT after the request.
+            // A suspension is in effect if hardly any bytes arrive during the observation time. The clock starts
+            // with the first poll after `check_from`, one RTT after the request.
             _ if now < check.check_from => PriorityVerdict::Pending,
             None => {
                 check.baseline = Some((now, volume));
