@@ -172,7 +172,6 @@ impl LocalSearch {
     }
 
     fn apply_move(
-        // Save the present choices, so that the move can be undone.
         &mut self,
         problem: ReducedInstance<'_>,
         assignment: &mut Assignment,
@@ -180,6 +179,7 @@ impl LocalSearch {
         candidate: u32,
     ) {
         let before = assignment.gain;
+        // Save the present choices, so that the move can be undone.
         self.moves.clear();
         self.moves
             .extend(self.displaceable.iter().map(|loser| (loser.edge, assignment.choice[loser.edge as usize])));

@@ -14,7 +14,7 @@
 //!    nothing. The cost of an event is logarithmic in the number of connections; only a change of a link concerns
 //!    all of them.
 //! 5. Each event is processed in four steps: it updates the connection's state; the policy decides anew
-//!    ([`policy`]); commands make the subflows equal to the decision ([`reconcile`]); the connection sets its next
+//!    (`policy`); commands make the subflows equal to the decision (`reconcile`); the connection sets its next
 //!    timer.
 
 mod black_hole;

@@ -85,9 +85,9 @@ impl Conn {
             let mut releases = alloc::vec::Vec::new();
             for sub in self.subflows.iter().filter(|sub| !sub.is_closing) {
                 match sub.link {
-                    Some(link) if decision.active.contains(link) || !host.up_links().contains(link) => {}
                     // Active links keep their subflows. Those of links that are down are handled by the outage
                     // code.
+                    Some(link) if decision.active.contains(link) || !host.up_links().contains(link) => {}
                     Some(link) if can_destroy && should_destroy(link, sub) => releases.push((sub.id, true)),
                     // Not (yet) to be destroyed: suspend it.
                     Some(_) if !sub.backup => releases.push((sub.id, false)),
@@ -206,9 +206,9 @@ impl Conn {
             self.initial_link = link.or(self.initial_link);
         }
         let mut closing = alloc::vec::Vec::new();
-        let adopting = self.adopted && self.subflows.iter().any(|sub| sub.polled_at.is_none());
         // Adopted subflows are reported one after another; until the first poll they must not be taken for
         // duplicates.
+        let adopting = self.adopted && self.subflows.iter().any(|sub| sub.polled_at.is_none());
         if let (Some(index), Some(path)) = (link, link.and_then(|link| self.paths.get_mut(link))) {
             let was_dead = path.dead.take().is_some();
             if was_dead && host.config.policy == Policy::Marline {

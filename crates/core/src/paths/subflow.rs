@@ -150,17 +150,17 @@ impl Subflow {
         };
         let (received, sent) = (counters.received - before.received, counters.sent - before.sent);
         self.receiver_rtt = counters.receiver_rtt.filter(|rtt| !rtt.is_zero()).or(self.receiver_rtt);
-        self.handshake_rtt = self.handshake_rtt.or(counters.rtt).into_iter().chain(self.receiver_rtt).min();
         // The shortest RTT seen replaces that of the handshake, which may have waited in a queue.
+        self.handshake_rtt = self.handshake_rtt.or(counters.rtt).into_iter().chain(self.receiver_rtt).min();
         self.timeouts = counters.timeouts;
         self.is_polled = true;
         self.polled_at = Some(now);
         let moved = (received + sent).bytes();
-        let waiting = self.timeouts > 0 || !counters.outstanding.is_zero();
         // Outstanding data without progress is unanswered. Any progress starts the time anew.
+        let waiting = self.timeouts > 0 || !counters.outstanding.is_zero();
         self.unanswered_since = waiting.then(|| self.unanswered_since.filter(|_| moved == 0).unwrap_or(now));
-        let stuck = self.timeouts > 0 && sent.is_zero() && counters.outstanding >= FULL_PACKET;
         // Timeouts without an ACK for more than a small packet: full-sized packets may be lost (see `black_hole`).
+        let stuck = self.timeouts > 0 && sent.is_zero() && counters.outstanding >= FULL_PACKET;
         self.rto_since = stuck.then(|| self.rto_since.unwrap_or(now));
         self.timeouts_at_probe = self.timeouts_at_probe.filter(|_| stuck);
         let is_retransmitted = self.timeouts_at_probe.is_some_and(|timeouts| self.timeouts > timeouts);
