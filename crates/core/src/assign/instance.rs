@@ -58,7 +58,7 @@ pub enum InstanceError {
     #[error("the relays' capacities exceed {} in total", Instance::MAX_CAPACITY)]
     TooMuchCapacity,
     /// The numbers exceed the index type.
-    #[error("more than {} relays, boxes or candidates", Instance::MAX_COUNT)]
+    #[error("more than {} relays, edges or candidates", Instance::MAX_COUNT)]
     TooMany,
     /// A candidate names a relay that does not exist.
     #[error("edge {edge} names relay {relay}, but there are only {relays} relays")]

@@ -211,7 +211,7 @@ impl Window {
             }
         }
         let capacity: Vec<Bitrate> = capacity.into_iter().map(Bitrate::from_bits_per_sec).collect();
-        let mut instance = Instance::new(&capacity).expect("a part of what an instance has room for");
+        let mut instance = Instance::new(&capacity).expect("part of the capacity of a valid instance");
         let (mut outer_candidates, mut current, mut matching) = (Vec::new(), Vec::new(), Vec::new());
         for edge in edges.iter().map(|edge| *edge as usize) {
             let assigned_to = assignment.choice[edge];
@@ -233,7 +233,7 @@ impl Window {
                 outer_candidates.push(candidate as u32);
                 candidates.push(Candidate { relay, rate });
             }
-            instance.add(direct, &candidates).expect("a box of an instance, with some of its candidates");
+            instance.add(direct, &candidates).expect("an edge of a valid instance with some of its candidates");
             current.push(current_candidate);
             matching.push(assigned_candidate);
         }

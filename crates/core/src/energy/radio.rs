@@ -18,7 +18,7 @@ use crate::units::{Bitrate, DataSize, Duration, Energy, Instant};
 pub enum RadioState {
     /// No traffic for longer than the tail.
     Idle,
-    /// On the way from idle to active.
+    /// Changing from idle to active.
     Promotion,
     /// Carrying bytes, or carried some no longer than one gap ago.
     Active,

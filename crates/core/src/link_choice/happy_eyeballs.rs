@@ -169,8 +169,8 @@ impl HappyEyeballs {
                     let was_counted = attempt.reported.is_some() || attempt.is_over_portal();
                     was_counted.then_some(Outcome::Retracted)
                 }
-                // At least one link showed no certificate in time, so it cannot be known which certificate is
-                // right.
+                // Not all links show a wrong certificate, and none has reached the destination: this link is only
+                // suspected.
                 Some(Outcome::Failed(LinkFailure::WrongCertificate)) if is_over && !all_wrong => {
                     Some(Outcome::Suspected)
                 }

@@ -2,7 +2,7 @@
 //!
 //! 1. The connection whose last poll is oldest is next.
 //! 2. Each one is polled [`POLLS_PER_CONN`] times per second as long as all together stay below [`MAX_POLLS`] per
-//!    second. For ten thousand connections a rotation takes fifty seconds and 0.5 % of a core.
+//!    second. For ten thousand connections a rotation takes fifty seconds and 0.6 % of a core.
 //! 3. When a link's interface counters show bytes that no polled connection explains, one of the idle ones has
 //!    probably become active. The rotation is then faster for a while.
 

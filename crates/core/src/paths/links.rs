@@ -7,7 +7,7 @@
 //!    any measurement it is [`Config::assumed_rate`] (eMPTCP §3.2).
 //! 2. When a connection starts or stops using a link, the shares of all its connections change, but their medians
 //!    show this late. What two connections carried one after the other would count twice, or released capacity that
-//!    nobody uses yet would not count at all. Until the shares have settled, the rate is the highest of three: the
+//!    no connection uses yet would not count at all. Until the shares have settled, the rate is the highest of three: the
 //!    rate before the change, the sum of the settled connections, and the sum of the others.
 //! 3. The radio's meter receives the bytes seen by connections, and those of the interface's counters that exceed
 //!    them: headers and other programs' traffic. The interface's counters are read later than those of connections,

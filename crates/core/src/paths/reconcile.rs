@@ -23,8 +23,8 @@ use super::subflow::Subflow;
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant, Ratio};
 
-/// Time after which a subflow that was requested to carry data but has received none no longer keeps other subflows
-/// in use. Chosen: three times the usual duration of the first round trips of slow start.
+/// Time after which other subflows are suspended for a newly active one even if that has carried nothing yet.
+/// Chosen: three times the usual duration of the first RTTs of slow start.
 const HANDOVER_GRACE: Duration = Duration::from_secs(2);
 /// A join that takes longer than this and than three RTTs has failed: over an unreachable path a SYN gets no
 /// response at all.

@@ -44,8 +44,10 @@ fn assert_valid(instance: &Instance, plan: &Matching) {
     let mut gain = 0;
     for (edge, relay) in plan.relays().enumerate() {
         let Some(relay) = relay else { continue };
-        let candidate =
-            instance.candidates_of(edge).find(|candidate| candidate.relay == relay).expect("one that it measured");
+        let candidate = instance
+            .candidates_of(edge)
+            .find(|candidate| candidate.relay == relay)
+            .expect("a candidate of the edge");
         loads[relay] += candidate.rate.bits_per_sec();
         gain += (candidate.rate - instance.direct_rate(edge)).bits_per_sec();
     }

@@ -358,14 +358,14 @@ impl World {
                         flow.backup = backup;
                     }
                 } else {
-                    panic!("{command_kind:?} of no subflow");
+                    panic!("{command_kind:?} of an unknown subflow");
                 }
             }
             Command::Destroy { .. } if refused.is_some() => {}
             Command::Destroy { subflow } => {
                 // The server may have reset it earlier.
                 let existed = self.subflows.remove(&subflow).is_some();
-                assert!(existed || self.refuses_second, "{command_kind:?} of no subflow");
+                assert!(existed || self.refuses_second, "{command_kind:?} of an unknown subflow");
                 self.schedule(Duration::ZERO, Input::SubflowDown { conn, subflow, reason: CloseReason::Closed });
             }
         }
