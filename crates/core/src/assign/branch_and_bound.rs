@@ -139,7 +139,7 @@ impl BranchAndBound {
                 length *= 0.5;
             }
             let square: f64 = subgradient.iter().map(|slope| slope * slope).sum();
-            // Pruned, or all relays carry exactly their capacity: further steps are useless.
+            // Pruned, or no change of prices lowers the bound.
             if bound < beaten || square == 0.0 {
                 break;
             }

@@ -200,9 +200,9 @@ impl Window {
         relays: &[usize],
         edges: Vec<u32>,
     ) -> (Self, u64) {
-        // Remaining capacity plus what the window's own edges use now: they are free to be assigned anew.
         let inside =
             |candidate: usize| relays.iter().position(|relay| *relay == problem.instance.relay_of(candidate));
+        // Remaining capacity plus what the window's own edges use now: they are free to be assigned anew.
         let mut capacity: Vec<u64> = relays.iter().map(|relay| assignment.remaining[*relay]).collect();
         let assigned = edges.iter().map(|edge| assignment.choice[*edge as usize]).filter(|choice| *choice != NONE);
         for candidate in assigned.map(|choice| choice as usize) {

@@ -150,7 +150,7 @@ impl Conn {
         host.send_command(self.id, Command::SetBackup { subflow: id, backup });
         let Some(link) = link else { return };
         if !backup {
-            // MP_PRIO is sent over the link's radio.
+            // The resumption makes the radio active.
             if let Some(host_link) = host.link(link) {
                 let id = host_link.config.id;
                 host.meter.on_bytes(now, id, Direction::Up, DataSize::ZERO);

@@ -280,7 +280,7 @@ impl Subflow {
         }
         match check.baseline {
             // A suspension is in effect if hardly any bytes arrive during the observation time. The clock starts
-            // with the first poll after `check_from`, one RTT after the request.
+            // with the first poll after `check_from`, about one RTT after the request.
             _ if now < check.check_from => PriorityVerdict::Pending,
             None => {
                 check.baseline = Some((now, volume));
