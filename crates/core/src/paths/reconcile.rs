@@ -33,8 +33,7 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 const JOIN_RETRY: Duration = Duration::from_secs(2);
 /// Longest of these intervals.
 const MAX_JOIN_RETRY: Duration = Duration::from_secs(300);
-/// A subflow that is reset within this time without a byte was refused. Measured: servers reset it after 0 to 100
-/// ms.
+/// A subflow that is reset within this time without a byte was refused. Measured: servers reset it within 100 ms.
 const REFUSAL_WINDOW: Duration = Duration::from_secs(2);
 /// First interval after a refusal; doubled each time, up to an hour. Chosen: a server's limit lasts as long as the
 /// connection's other subflows.

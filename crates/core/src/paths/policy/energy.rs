@@ -51,8 +51,8 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 /// Least expected data of a connection that has passed κ or τ. Chosen: 8 MB, so that an LTE link that was never
-/// used is added at τ for Wi-Fi below 1.2 Mbit/s, like the paper's "bad" Wi-Fi, and not for 2 to 6 Mbit/s and 16
-/// MB, where its promotion and tail exceed the saving (with `emptcp-s3`). It is expensive for transfers that end
+/// used is added at τ for Wi-Fi below 1.2 Mbit/s, like the paper's "bad" Wi-Fi, and not for 2 to 6 Mbit/s and
+/// 16 MB, where its promotion and tail exceed the saving (with `emptcp-s3`). It is expensive for transfers that end
 /// soon after: without it the survey needs 5 to 6 % fewer joules, and no case needs more than 1.5 times as much as
 /// TCP over Wi-Fi, instead of 6.6 times. But the product of joules and seconds is 10 % higher, because bad Wi-Fi is
 /// left after half a minute instead of three seconds.
