@@ -273,7 +273,7 @@ mod tests {
             ("[link.w]\nlimit = '20MB'\n", 2, "a rate such as 20Mbit/s"),
             ("[link.w]\nprice-per-gb = '4,50'\n", 2, "`4,50` is not a price such as 4.50"),
             ("[link.w]\nprice-per-gb = '-1'\n", 2, "`-1` is not a price"),
-            ("[link.w]\nkind = '6g'\n", 2, "`6g` is no kind of link"),
+            ("[link.w]\nkind = '6g'\n", 2, "`6g` is not a kind of link"),
             ("[paths]\nprofil = 'energy'\n", 2, "unknown field `profil`"),
             ("[paths]\nprofile = 'fast'\n", 2, "unknown variant `fast`"),
             ("[paths]\nport = [0]\n", 2, "`0` is no port: 1 to 65535"),

@@ -181,7 +181,7 @@ mod tests {
             ("eth0,", "after the interface come"),
             ("eth0,kind", "after the interface come"),
             ("eth0,buget=2GB", "`buget=2GB`"),
-            ("eth0,kind=4g", "kind: `4g` is no kind of link"),
+            ("eth0,kind=4g", "kind: `4g` is not a kind of link"),
             ("eth0,metered=maybe", "metered: `maybe` is neither yes nor no"),
             ("eth0,budget=2", "budget: `2` is not a size"),
             ("eth0,limit=10Mb", "limit: `10Mb` is not"),
