@@ -13,7 +13,7 @@
 //! 4. Sessions are resumed, which saves one round trip on a slow link. rustls checks neither dates nor lists again in
 //!    this case, but still has the certificate. Call [`Peer::check`] after each handshake, and periodically on long
 //!    connections.
-//! 5. A member that enrolls has no certificate yet. The fleet service accepts it without one for enrolment only
+//! 5. A member that enrols has no certificate yet. The fleet service accepts it without one for enrolment only
 //!    ([`ClientAuth::allow_unauthenticated`]). The member recognizes the service by the fingerprint in its token
 //!    ([`first_contact_config`]).
 //!
