@@ -225,7 +225,7 @@ fn what_is_written_wrongly_costs_nothing() {
     home.done(&["init"]);
     std::fs::write(home.path("no.csr"), "hello").unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&["issue", "king", "ann"], "`king` is no role"),
+        (&["issue", "king", "ann"], "`king` is not a role"),
         (&["issue", "edge", "Ann"], "`Ann` is no name"),
         (&["issue", "relay", "fra-1"], "needs an address"),
         (&["issue", "edge", "cam-7", "--address", "a.example"], "has no addresses"),
