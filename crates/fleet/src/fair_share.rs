@@ -58,7 +58,7 @@ struct EdgeAccount {
     reserved_credit: DataSize,
     /// Part of the last grant that came from the reservation.
     last_reserved_grant: DataSize,
-    /// Until when the edge, which was told to wait, is expected to request again.
+    /// While the edge waits: until when it is expected to request again.
     waits_until: Option<Instant>,
     /// Time of the last request.
     last_request_at: Option<Instant>,
@@ -398,7 +398,7 @@ mod tests {
         let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
         let (size, ask) = (DataSize::from_bytes(65_536), |n| name(n));
         scheduler.admit(&ask(0), Bitrate::from_mbps(95)).unwrap();
-        // The edge uses up the link's credit, is told to wait, and never requests again.
+        // The edge uses up the link's credit, has to wait, and never requests again.
         while let PaceGrant::Granted(_) = scheduler.request(Instant::from_millis(SECOND), &ask(0), size) {}
         let got = (SECOND..3 * SECOND).fold(0, |sum, ms| {
             match scheduler.request(Instant::from_millis(ms), &ask(1), size) {

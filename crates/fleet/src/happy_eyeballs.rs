@@ -31,6 +31,7 @@ where
             running.spawn(connect(address));
         }
         let is_last = remaining.len() == 0;
+        // Whichever comes first: an attempt ends, or the delay passes while addresses remain.
         tokio::select! {
             joined = running.join_next() => match joined {
                 Some(Ok(Ok(socket))) => return Ok(socket),

@@ -2,7 +2,7 @@
 //! certificates.
 //!
 //! ```text
-//! application ─▶ edge ══ MPTCP + TLS, all links ══▶ relay ─▶ original server
+//! application ─▶ edge ══ MPTCP + TLS, all links ══▶ relay ─▶ origin server
 //!                  └──── fleet: which relay ────┘
 //! ```
 

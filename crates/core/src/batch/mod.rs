@@ -279,6 +279,8 @@ impl Batch {
             return lease_link(shared_link, link, &self.running);
         }
         let queue = shortest_first(shared_link.leader, link, &self.running);
+        // The first long download leads the link. Short ones before it may use the link as well, so that it never
+        // runs empty while they end.
         let short = |id: &&JobId| self.running.get(id).is_some_and(Job::is_short);
         let first_long_job = queue.iter().find(|id| !short(id));
         let leader = first_long_job.or(queue.first()).copied();

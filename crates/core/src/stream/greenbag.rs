@@ -43,7 +43,7 @@ impl Stream {
                 state.reserved.clear();
             }
         }
-        // Serve the link that finishes first, then look again: each command changes the state of all links.
+        // Serve the link that finishes first, then evaluate all links again: each command changes the state of all links.
         loop {
             changed |= self.update_standby();
             let mut finishing: Vec<(LinkId, ConnSlot)> = self
@@ -215,6 +215,7 @@ impl Stream {
         if player.state() == PlayerState::Buffering {
             return (LinkMode::All, ModeReason::Buffering);
         }
+        // The rest of the video includes what is allocated to links and has not arrived.
         let unfinished: DataSize = self.links.values().map(|state| state.backlog()).sum();
         let from = self.allocated_end.saturating_sub(unfinished.bytes());
         let remaining = DataSize::from_bytes(self.fetch.total().unwrap_or(from).saturating_sub(from));

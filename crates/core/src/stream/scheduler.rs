@@ -220,6 +220,7 @@ impl Stream {
         if offset < starts_at {
             return Duration::ZERO;
         }
+        // Playback starts once the threshold has arrived; later bytes are due relative to that time.
         let rate: Bitrate = self.conn_slots().iter().map(|(_, slot)| slot.rate).sum();
         let start_delay = DataSize::from_bytes(starts_at.saturating_sub(self.delivered_end)) / rate.max(MIN_RATE);
         due.saturating_add(start_delay.min(MAX_START_DELAY))
@@ -254,6 +255,7 @@ impl Stream {
         let remaining =
             self.fetch.missing_bytes(ByteRange::new(self.delivered_end, self.fetch.total().unwrap_or(u64::MAX)))
                 + self.following.0;
+        // Rule 4: below the guard, activate a link unless the active ones certainly suffice.
         if runs_for < self.buffer_guard(&active) {
             let others = self.expected_bytes(&active, time_to_end.saturating_sub(DEADLINE_MARGIN / 2));
             let known = active.iter().all(|link| self.planner.forecast(*link).steps() >= MIN_SAMPLES);
@@ -264,6 +266,7 @@ impl Stream {
             };
             return !enough && self.activate_cheapest();
         }
+        // Rule 3: the costliest active link is the candidate for standby.
         let Some(costly) = active
             .iter()
             .copied()
@@ -276,6 +279,7 @@ impl Stream {
         if others.is_empty() || !is_known(&costly) || !others.iter().all(is_known) {
             return false;
         }
+        // If a remaining link may have an outage, the buffer must be able to bridge it.
         let had_outage = |link: &LinkId| self.planner.links.get(link).is_some_and(|history| history.had_outage);
         if others.iter().any(had_outage) && runs_for < OUTAGE_BUFFER.min(time_to_end) {
             return false;
@@ -362,11 +366,13 @@ impl Stream {
         if links.iter().any(|link| self.planner.forecast(*link).steps() < MIN_SAMPLES) {
             return frontier;
         }
+        // Compare the missing bytes with what the links deliver while the video plays.
         let remaining = self.fetch.missing_bytes(ByteRange::new(frontier, self.fetch.total().unwrap_or(u64::MAX)));
         let time = player.profile().duration().saturating_sub(player.position());
         let shortfall = remaining - self.expected_bytes(&links, time.saturating_sub(DEADLINE_MARGIN)).mean;
         let max_error = links.iter().map(|link| self.planner.forecast(*link).std_error(time)).sum::<DataSize>()
             * CONFIDENCE_STD_ERRORS;
+        // Begin to hold back only if the shortfall is certain; continue as long as one is expected.
         let threshold = if self.planner.start_held.is_some() { DataSize::ZERO } else { max_error };
         if shortfall <= threshold {
             return frontier;
@@ -448,6 +454,7 @@ impl Stream {
             .values()
             .filter(|history| history.is_standby)
             .map(|history| history.forecast.mean_rate());
+        // What the standby links alone lack during a fade, converted to playing time below.
         let shortfall = media_rate - standby_rates.sum::<Bitrate>();
         let guard = BUFFER_GUARD + (shortfall * FADE_TIME) / media_rate;
         if is_fading { guard.max(FADING_BUFFER_GUARD) } else { guard }

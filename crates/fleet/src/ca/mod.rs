@@ -87,8 +87,8 @@ pub struct Authority {
 impl Authority {
     /// Creates an authority called `name` in `dir`, or completes an interrupted creation.
     ///
+    /// # Errors
     /// If there is an authority already, it has lost its certificate, `name` is invalid, or a file operation fails.
-    /// There is one already, it lost its certificate, `name` is none, or a file refuses.
     pub fn init(dir: &Path, name: &str, now: UtcSeconds) -> Result<Self, CaError> {
         if !(1..=MAX_NAME_LEN).contains(&name.chars().count()) || name.chars().any(char::is_control) {
             let wrong = format!("`{name}` is not a valid name of an authority: use 1 to {MAX_NAME_LEN} characters");

@@ -3,7 +3,7 @@
 //! 1. A nonce is on the disk before its certificate is signed. The directory lock makes check and write one step, even
 //!    for two processes.
 //! 2. All lines have the same length. A last line truncated by a crash counts if its nonce is complete. With an
-//!    incomplete nonce the token was never answered.
+//!    incomplete nonce no certificate was issued.
 //! 3. Lines are dropped when the file is opened a day after their token has expired. Setting the clock back by less
 //!    than that does not make a token usable again.
 //! 4. If a line cannot be parsed, every enrolment is refused until an operator has repaired the file.

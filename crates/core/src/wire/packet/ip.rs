@@ -47,6 +47,7 @@ impl<'a> Packet<'a> {
 
     /// Parses a packet of which only the beginning may be available, as a packet socket with a snap length delivers it.
     /// The headers must be complete.
+    ///
     /// # Errors
     /// As for [`Self::parse`].
     pub fn parse_head(bytes: &'a [u8]) -> Result<Self, ParseError> {

@@ -127,7 +127,7 @@ impl Limits {
         Request::new(family, Request::QUERY, &[GET_LIMITS, super::VERSION, 0, 0])
     }
 
-    /// The command that sets them.
+    /// The command that sets the limits.
     pub fn set(&self, family: u16) -> Request {
         let mut request = bare_command(family, SET_LIMITS);
         request.u32(RCV_ADD_ADDRS, self.accepted_addresses);
