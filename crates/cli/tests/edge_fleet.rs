@@ -354,11 +354,11 @@ fn a_token_brings_one_box_its_files_once() {
     assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
     let of = |file: &str| std::fs::metadata(stage.dir.path().join("box").join(file)).unwrap().mode() & 0o777;
     assert_eq!([of("cam-7.key"), of("cam-7.pem"), of("ca.pem"), of("revoked.pem")], [0o600, 0o644, 0o644, 0o644]);
-    refused(&enrol(&stage, &token, "again", &url), 1, "used already");
+    refused(&enrol(&stage, &token, "again", &url), 1, "already been used");
     assert_eq!(std::fs::read_dir(stage.dir.path().join("again")).unwrap().count(), 0);
     // A service of another authority is never shown the token.
     refused(&enrol(&stage, &wrong, "wrong", &url), 69, "UnknownIssuer");
-    refused(&enrol(&stage, "no token", "wrong", &url), 64, "no enrolment token");
+    refused(&enrol(&stage, "no token", "wrong", &url), 64, "not a complete enrolment token");
     assert!(enrol(&stage, &relay, "box", &url).status.success());
     // And these are certificates that serve.
     let nobody = stage.marline("edge --relay 127.0.0.1:1 --certificate box/fra-1.pem --no-paths");
