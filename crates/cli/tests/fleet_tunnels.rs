@@ -276,7 +276,7 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
             64,
             "--announce a.example:1: the certificate of marline://relay/r1 is for other names and addresses",
         ),
-        ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is no position"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is not a position"),
         ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "and not of an edge"),
         ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "after the colon stands a port"),
         ("edge --certificate e1.pem", 64, "--relay"),

@@ -141,7 +141,7 @@ fn each_role_has_its_own_doors() {
         let problem = expect_problem(
             edge.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await,
         );
-        assert_eq!(problem.detail, "marline://edge/cam-7: this is for the role relay");
+        assert_eq!(problem.detail, "marline://edge/cam-7: only the role relay may call this");
         assert_eq!(expect_problem(edge.get::<Value>("/v1/relays").await).status, 403);
         let drain = DrainRequest { draining: true, duration_ms: None };
         let mut relay = service.client("marline://relay/fra-1");
