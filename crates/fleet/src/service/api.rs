@@ -362,9 +362,7 @@ fn parse_proximity(query: &str) -> Result<Proximity, String> {
             "latitude" => latitude = Some(degrees()?),
             "longitude" => longitude = Some(degrees()?),
             "origin" => proximity.origin = Some(value.parse()?),
-            other => {
-                return Err(format!("unknown parameter `{other}`; allowed are latitude, longitude and origin"));
-            }
+            other => return Err(format!("unknown parameter `{other}`: use latitude, longitude, origin")),
         }
     }
     proximity.position = match (latitude, longitude) {
