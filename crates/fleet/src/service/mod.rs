@@ -11,7 +11,7 @@
 //! 1. All decisions are made by [`scheduler`], a state machine without clock or sockets.
 //! 2. No stream depends on the service: while it is unreachable, edges keep using the relays they know.
 //! 3. A caller is identified by its certificate ([`tls`](crate::tls)) and by nothing else. A caller without a certificate may only
-//!    enrol and read the public paths ([`routes`]).
+//!    enrol and read the public paths (`routes`).
 
 mod api;
 #[cfg(test)]
