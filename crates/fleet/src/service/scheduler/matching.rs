@@ -118,6 +118,7 @@ impl FleetScheduler {
         if let Some(prices) = prices {
             self.prices = prices;
         }
+        // The state has changed since the problem was built: the solution applies only to edges whose placement is still the same.
         let (mut edges, others): (Vec<_>, Vec<_>) =
             edges.into_iter().partition(|(matched, _)| self.is_unchanged(matched));
         others.into_iter().for_each(|(matched, _)| self.resolve_request(matched.edge));
@@ -125,7 +126,9 @@ impl FleetScheduler {
             to.as_ref()
                 .is_some_and(|(to, _)| edge.placement.as_ref().is_some_and(|placement| placement.relay == *to))
         };
+        // The order of rule 4: staying, moving, without a relay.
         edges.sort_by_key(|(matched, to)| (to.is_none(), !does_stay(matched, to)));
+        // The matched edges' own load does not count against the capacity of their relays; they reserve it anew one by one.
         let leaving = self.load_by_relay(edges.iter().map(|(matched, _)| matched));
         let mut capacities: BTreeMap<Name, Bitrate> = BTreeMap::new();
         for (matched, to) in edges {
@@ -187,16 +190,18 @@ impl FleetScheduler {
             })
             .collect();
         let claims = self.load_by_relay(matched_edges.iter());
+        // The instance bounds the sum of all capacities, so each relay gets an equal part of the bound at most.
         let max_capacity = Instance::MAX_CAPACITY / (relays.len() as u64).max(1);
         let capacity_of = |relay: &Name| {
             self.assignable_capacity(relay, claims.get(relay).copied().unwrap_or_default()).min(max_capacity)
         };
         let capacities: Vec<Bitrate> = relays.iter().map(capacity_of).collect();
-        let mut instance = Instance::new(&capacities).expect("each relay has its part of the most");
+        let mut instance = Instance::new(&capacities).expect("each relay has at most its part of the largest sum");
         let mut current_relays = Vec::with_capacity(edges.len());
         for (_, edge) in edges {
             let current_relay =
                 edge.placement.as_ref().and_then(|placement| index_of.get(&placement.relay).copied());
+            // At its present relay an edge can use only its own load and the free capacity, not the load of the other matched edges.
             let capacity_left = |at: usize, relay: &Name| {
                 if current_relay == Some(at) {
                     self.assignable_capacity(relay, edge.load()).min(capacities[at])

@@ -83,6 +83,7 @@ impl FleetScheduler {
         heartbeat.validate()?;
         self.advance(now);
         let (seen_version, reservations) = (heartbeat.seen_version, heartbeat.reservations.take());
+        // Computed before the record is replaced, because both depend on the previous heartbeat.
         let is_asked = self.must_report_reservations(relay, seen_version) && reservations.is_none();
         let is_answer = self.must_report_reservations(relay, seen_version) && self.is_leader;
         let was_open = self.is_open(relay);
@@ -113,6 +114,7 @@ impl FleetScheduler {
             _ if is_new && self.is_leader && !is_asked => self.shed_excess(relay),
             _ => {}
         }
+        // The relay drains from now on: let the next tick queue its edges at once.
         if was_open && !self.is_open(relay) {
             self.next_sweep = self.now;
         }
