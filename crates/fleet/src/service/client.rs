@@ -160,7 +160,7 @@ impl ServiceTarget {
         let denied = |text: String| io::Error::new(io::ErrorKind::PermissionDenied, text);
         let peer = Peer::of(stream.get_ref().1.peer_certificates()).map_err(|error| denied(error.to_string()))?;
         if peer.identity.role != Role::Fleet {
-            return Err(denied(format!("the peer is {}, not the fleet service", peer.identity)));
+            return Err(denied(format!("the peer is {}, and not the fleet's service", peer.identity)));
         }
         Ok(stream)
     }
@@ -387,7 +387,7 @@ impl Client {
 
     /// The error for a call that timed out.
     pub(super) fn timed_out(&self) -> ClientError {
-        self.network_error("no response in time")
+        self.network_error("no answer in time")
     }
 
     fn network_error(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
