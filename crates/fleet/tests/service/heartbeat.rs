@@ -106,6 +106,9 @@ fn a_service_that_is_gone_changes_nothing() {
             (2, "the fleet's service knows this relay"),
             "{messages:?}"
         );
-        assert!(messages[1].contains("does not answer: ") && messages[1].contains("streams go on"), "{messages:?}");
+        assert!(
+            messages[1].contains("does not answer: ") && messages[1].contains("streams continue"),
+            "{messages:?}"
+        );
     });
 }
