@@ -137,6 +137,7 @@ async fn serve_request(
     let rcvbuf = TunnelRcvbuf::new(&relay.rcvbuf_budget);
     let window = target.authority().parse().ok().map(|origin| RateWindow::new(&relay.origins, origin));
     let mut pacer = CountingPacer { permit, sent: [0; 2] };
+    // Revocation ends the copying with an error, so that both sides are reset below.
     let copying = async {
         conn.write_all(CONNECTED.as_bytes()).await?;
         conn.flush().await?;

@@ -113,6 +113,7 @@ impl TunnelRcvbuf {
             }
             RcvbufState::Large(timer, last_received) => {
                 while timer.as_mut().poll(cx).is_ready() {
+                    // Nothing has arrived since the last check. The slot is given up only if others may need it.
                     if std::mem::replace(last_received, received) == received && self.budget.is_scarce() {
                         self.budget.release();
                         return self.shrink(socket, received);

@@ -148,6 +148,7 @@ impl RegistryState {
         up.retain(|name| assigned.contains_key(name) || edges.contains_key(name));
         down.retain(|name| assigned.contains_key(name) || edges.contains_key(name));
         let (active, waiting): (Vec<_>, Vec<_>) = edges.iter().partition(|(_, edge)| edge.reserved.is_some());
+        // Assigned edges without a tunnel: their reservations are kept, but come after those in use.
         let absent = assigned.keys().filter(|name| edges.get(*name).is_none_or(|edge| edge.reserved.is_none()));
         // Edges that have only waiting connections, and are not assigned any more.
         let waiting_unassigned =
@@ -158,6 +159,7 @@ impl RegistryState {
             .map(|name| (name.clone(), Bitrate::ZERO))
             .chain(active.into_iter().map(|(name, _)| name).chain(absent).map(target_of))
             .collect();
+        // Reductions first: they free the capacity for the increases, whatever the order of names.
         let (shrinking, growing): (Vec<_>, Vec<_>) =
             targets.into_iter().partition(|(name, target)| *target <= up.reserved_for(name));
         for (name, target) in shrinking.into_iter().chain(growing) {

@@ -1,8 +1,9 @@
 //! Throughput probe: an edge sends bytes to the relay, which counts and discards them (BASS §IV-B, B(c, s)).
 //!
 //! The request is `PUT /.well-known/marline/probe` with a chunked body (RFC 9112 §7.1), over a connection like any other of an edge. The
-//! response contains a line each [`REPORT_INTERVAL`]: the bytes received so far, and the nanoseconds since the first of them. The
-//! probe ends with the body or the connection, or after [`MAX_BYTES`] or [`MAX_TIME`]. An edge that has enough data closes the connection.
+//! response contains a line each [`REPORT_INTERVAL`]: the bytes received so far, and the nanoseconds since the relay sent the head of the
+//! response. The probe ends with the body or the connection, or after [`MAX_BYTES`] or [`MAX_TIME`]. An edge that has enough data
+//! closes the connection.
 //!
 //! 1. Only edges authenticated by their certificate can probe. Bytes of a probe count against the edge's share of the relay's
 //!    capacity, like those of a tunnel.
@@ -115,6 +116,7 @@ async fn receive(conn: &mut super::conn::EdgeConn, early_data: &[u8], permit: &m
         let size = usize::try_from(granted.bytes()).unwrap_or(READ_SIZE).clamp(1, READ_SIZE);
         let read = timeout_at(deadline, conn.read(buf.get_mut(..size).unwrap_or_default())).await;
         let len = read.as_ref().ok().and_then(|read| read.as_ref().ok()).copied().unwrap_or_default();
+        // The unused part of the grant goes back, also after a timeout or an error.
         permit.settle(true, granted, DataSize::from_bytes(len as u64));
         let Ok(read) = read else { break };
         if read? == 0 {

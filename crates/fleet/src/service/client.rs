@@ -123,6 +123,8 @@ impl ServiceTarget {
             None => lookup_host((self.host.as_str(), self.port)).await?.collect(),
             Some(link) => dialer.resolve(None, (&self.host, self.port), link).await?,
         };
+        // A service on this host, on a LAN of this host or behind a static route is reached by the kernel's routes alone. The dialer
+        // learns this from the result, so that it does not take the link for the path to the service.
         let is_behind_links = addresses
             .iter()
             .any(|address| dialer.is_behind_links(address.ip()) && !is_beyond_routes(address.ip(), link, dialer));

@@ -66,6 +66,7 @@ impl Duplicates {
         let report = InstanceReport { instance, address: address.to_canonical(), seen_at: now };
         match member.instances.iter().position(|other| other.instance == instance) {
             Some(at) => {
+                // Not the most recent instance: another one has reported since, so both are running.
                 let is_last = at + 1 == member.instances.len();
                 member.instances.remove(at);
                 member.returns = member.returns.saturating_add(u32::from(!is_last));

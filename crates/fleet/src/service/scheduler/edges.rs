@@ -200,6 +200,7 @@ impl FleetScheduler {
             None if is_in_grace => Bitrate::MAX,
             None => Bitrate::ZERO,
         };
+        // An edge that reports more than fits still gets what its relay has listed for it.
         if reservation > capacity {
             let recovered =
                 self.claims.get(relay).map_or(Bitrate::ZERO, |claims| claims.recovered.waiting_for(name));
@@ -255,6 +256,7 @@ impl FleetScheduler {
                 return;
             }
             let reserved = |name: &Name| self.edges.get(name).map_or(Bitrate::ZERO, |edge| edge.load().reserved);
+            // The edge that is furthest above its listed reservation; among equals the largest one.
             let excess = |name: &&Name| (claims.recovered.excess_over_report(name, reserved(name)), reserved(name));
             let Some(worst) = claims.edges.iter().max_by_key(excess).cloned() else { return };
             if let Some(reported) = claims.recovered.reported(&worst).filter(|said| *said < reserved(&worst)) {
