@@ -54,7 +54,7 @@ impl Default for Limits {
 
 impl Limits {
     /// The same limits, reduced to what a process with this many file descriptors can handle: one for each connection, another one for
-    /// each tunnel's connection to its server, one for each handshake, and [`RESERVED_FDS`] for everything else.
+    /// each tunnel's connection to its server, one for each handshake, and `RESERVED_FDS` for everything else.
     #[must_use]
     pub fn fit_descriptors(self, descriptors: u64) -> Self {
         let Self { tunnels, connections, handshakes, .. } = self;

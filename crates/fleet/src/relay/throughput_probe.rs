@@ -50,7 +50,7 @@ impl ActiveProbes {
             return Err(Problem::new(
                 Status::ServiceUnavailable,
                 "connection_limit_reached",
-                "this relay runs as many probes as it may have",
+                "too many probes are running",
             ));
         }
         if !probing.insert(name.clone()) {
