@@ -430,6 +430,6 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
     assert_eq!(service.end(Signal::TERM).0, Some(0));
     until("the relay says that nobody answers", || {
         let said = String::from_utf8(file("relay.said")).unwrap();
-        said.contains("; streams go on, and what is reserved stays reserved\n")
+        said.contains("; streams continue, and reservations stay in force\n")
     });
 }
