@@ -216,7 +216,7 @@ mod tests {
             ("this relay has as many tunnels as it may have", "full", "--max-tunnels"),
             ("1.0Mbit/s are not free: 9.0Mbit/s of 9.0Mbit/s are reserved", "full", "--capacity"),
             ("failed to lookup address information: Name or service not known", "names", "spelling"),
-            ("the name's server does not answer", "names", "name servers"),
+            ("the name server does not answer", "names", "name servers"),
             ("wwan0 has no IPv6, and the destination has nothing else", "no-family", "family"),
             ("Connection refused (os error 111)", "refused", "nothing listens"),
             ("Network is unreachable (os error 101)", "unreachable", "no route leads there"),
