@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn new_flows_wait_for_the_fleets_relays_but_not_for_those_of_the_command_line() {
+    fn new_flows_wait_for_the_fleets_relays_and_not_for_those_of_the_command_line() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let target = Target::new("192.0.2.1", 80).unwrap();
