@@ -180,6 +180,8 @@ async fn connect_with_fallback(addresses: &[SocketAddr], options: &DialOptions) 
         result = &mut mptcp => return result.map(|socket| (socket, false)),
         () = sleep(PLAIN_TCP_DELAY) => {}
     }
+    // MPTCP has not connected in time: its SYN may be lost or dropped. Plain TCP is tried as well, and its result waits for a grace period,
+    // in which a retransmitted MPTCP SYN may still succeed.
     let plain_options = DialOptions { plain_tcp: true, ..options.clone() };
     let plain_tcp = async {
         let reached = connect_first(addresses, |address| connect(address, plain_options.clone())).await;

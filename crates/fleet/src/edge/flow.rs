@@ -59,9 +59,11 @@ pub(super) async fn open(
     let routed_address = private_address.filter(|address| private_networks::has_specific_route(*address));
     let domains = &edge.config.local_domains;
     let upstream = match (access, routed_address, private_address) {
+        // A private address with a specific route: no relay is needed.
         (PrivateAccess::Full, Some(near), _) => {
             private_networks::connect_directly(edge, near).await.map(Upstream::Direct)
         }
+        // A private address without a specific route: a relay first, then the UDP link.
         (_, None, Some(private)) => match connect_via_relay(edge, target, right).await {
             Ok(way) => Ok(way),
             // If that fails as well, the relay's error explains more.
@@ -69,6 +71,7 @@ pub(super) async fn open(
                 private_networks::connect_directly(edge, private).await.map(Upstream::Direct).map_err(|_| refused)
             }
         },
+        // A public address or a name: a relay first. For a local name that the relay cannot resolve, the local DNS servers are queried.
         (PrivateAccess::Full, ..) => match connect_via_relay(edge, target, right).await {
             Ok(way) => {
                 if way.leads_to_the_internet() {
@@ -83,6 +86,7 @@ pub(super) async fn open(
             }
             Err(refused) => Err(refused),
         },
+        // Everything else: other targets of redirected LAN connections, and clients without access to private networks.
         _ => connect_via_relay(edge, target, right).await,
     };
     if upstream.is_err() {

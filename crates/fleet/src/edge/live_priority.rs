@@ -153,6 +153,8 @@ impl LivePriority {
         let is_delayed = self.live.values().any(|stream| stream.is_live(now) && stream.is_delayed(now));
         let is_new = !std::mem::replace(&mut self.is_delayed, is_delayed) && is_delayed;
         if is_delayed {
+            // After a cut the queue needs time to drain, so the next cut follows after an interval only. The recent rate bounds the
+            // allowance because bulk flows may send less than they are allowed; otherwise a cut might have no effect.
             if self.last_cut.is_none_or(|cut| now.since(cut) >= CUT_INTERVAL) {
                 let allowed = self.allowance.map_or(rate, |allowance| allowance.min(rate.max(MIN_ALLOWANCE * 2)));
                 if is_new {
@@ -161,9 +163,11 @@ impl LivePriority {
                 self.allowance = Some((allowed / 2).max(MIN_ALLOWANCE));
                 self.last_cut = Some(now);
             }
+        // The allowance grows only if it limits some flow: otherwise it would rise without any evidence that the links can carry more.
         } else if let Some(allowance) =
             self.allowance.filter(|_| self.last_limited.is_some_and(|at| now.since(at) < LIMITED_WINDOW))
         {
+            // Additive increase, a proportional part, and a part of what is missing to the recovery rate (zero above it).
             let recovery = (self.recovery_rate - allowance) / RECOVERY_DIVISOR;
             self.allowance = Some(allowance + ADDITIVE_INCREASE + allowance / GROWTH_DIVISOR + recovery);
         }

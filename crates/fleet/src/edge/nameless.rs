@@ -193,13 +193,16 @@ impl Inquiry {
 
     fn next(&self) -> Step {
         let passing = || self.links.iter().filter(|link| link.is_passing);
+        // First the links that are in use, each until its result is clear.
         if let Some(link) = passing().find(|link| link.is_open()) {
             return Step::Link(link.name.clone());
         }
+        // If all of them answer, the other links need no probe.
         let suspects = || passing().filter(|link| link.gives() == Some(false));
         if suspects().next().is_none() {
             return Step::Ended(Found::default());
         }
+        // Then another link must answer before one is left: unmetered links first, metered ones only as rule 3 allows.
         for metered in [false, true] {
             // The system's resolver is no evidence if queries have already left the failed link: then it uses the metered link now.
             if metered && !suspects().any(|link| link.was_nameless) {

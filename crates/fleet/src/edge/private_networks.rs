@@ -156,6 +156,7 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: Right) -> O
     let survey = spawn_blocking(survey).await.ok()?.ok();
     let names = edge.relay_pool.dialer.link_names();
     let links = survey.into_iter().flat_map(|survey| survey.interfaces).filter(|link| names.contains(&link.name));
+    // The servers of all links and the system's resolver are queried at once; the first usable answer counts.
     for link in links.map(Some).chain([None]) {
         let (starts, host) = (Arc::clone(&edge.relay_pool.dialer), target.host.clone());
         answers.spawn(async move {
@@ -169,6 +170,7 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: Right) -> O
             .into_iter()
             .map(|address| SocketAddr::new(address, target.port))
             .collect();
+        // An answer with a public address may come from an attacker who controls the name (DNS rebinding).
         if !are_near(&addresses) {
             continue;
         }

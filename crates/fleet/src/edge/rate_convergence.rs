@@ -38,6 +38,7 @@ impl RateConvergence {
         }
         self.windows.push((bytes.saturating_sub(self.last_count.0), elapsed));
         self.last_count = (bytes, time);
+        // Early windows are recorded for `best_rate`, but do not settle (rule 1).
         let last = self.windows.last_chunk::<3>().filter(|_| time >= self.min_time)?;
         let rates = last.map(rate);
         let (min_rate, max_rate) = (rates.iter().min()?, rates.iter().max()?);

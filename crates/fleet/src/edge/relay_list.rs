@@ -194,7 +194,7 @@ impl RelayEntry {
         !self.lock().answering_links.is_empty()
     }
 
-    /// Records who answered at its address over this link: the relay, or something else.
+    /// Records whether the relay, or something else, answered at its address over this link.
     pub(super) fn note_answer(&self, link: Option<&str>, is_relay: bool) {
         let (link, answered) = (link.map(str::to_owned), &mut self.lock().answering_links);
         if is_relay {
@@ -485,11 +485,11 @@ mod tests {
         assert!(entry.note_attempt(Ok(())));
         assert_eq!(entry.retry_at(), None);
         // A full relay is only tried by flows: at once if there is no other relay, else after ten seconds, each time.
-        entry.note_attempt_at(now, Err(("no room", LAST_RETRY)));
+        entry.note_attempt_at(now, Err(("at capacity", LAST_RETRY)));
         assert!(entry.retry_at().is_none() && entry.failure_reason().is_some());
         let due = |entry: &RelayEntry| entry.lock().failure.as_ref().unwrap().retry_at;
         assert_eq!(due(&entry), now + LAST_RETRY);
-        entry.note_attempt_at(now + LAST_RETRY, Err(("no room", LAST_RETRY)));
+        entry.note_attempt_at(now + LAST_RETRY, Err(("at capacity", LAST_RETRY)));
         assert_eq!(due(&entry), now + 2 * LAST_RETRY);
     }
 

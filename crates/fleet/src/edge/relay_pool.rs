@@ -237,6 +237,8 @@ impl RelayPool {
         let mut remaining = self.order().into_iter();
         let mut running: JoinSet<Attempt> = JoinSet::new();
         loop {
+            // Each pass starts the next relay's attempt. It is reached when an attempt has failed, or when none has ended within the hedge
+            // delay; earlier attempts go on meanwhile.
             if let Some(entry) = remaining.next() {
                 let (pool, target) = (Arc::clone(self), target.clone());
                 running.spawn(async move {
@@ -252,6 +254,7 @@ impl RelayPool {
                         last = error.to_string();
                         continue;
                     }
+                    // No attempt is running: all relays have failed, or the list is empty.
                     None if is_last => return Err(TunnelError::NoRelay(last)),
                     None => continue,
                 },
@@ -263,6 +266,7 @@ impl RelayPool {
                     self.mark_up(&entry);
                     return Ok(Tunnel { conn, entry, early_data });
                 }
+                // Rule 6: another relay would refuse as well.
                 Err(ConnectError::Refused(answer)) if !matches!(answer.status, SERVICE_UNAVAILABLE | TIMED_OUT) => {
                     return Err(TunnelError::Refused(answer));
                 }
@@ -288,6 +292,8 @@ impl RelayPool {
         while let Some(conn) = self.take_ready(entry) {
             let first_request = request_tunnel(conn, target);
             tokio::pin!(first_request);
+            // Rule 2: a connection that the relay has closed meanwhile costs no time, so the next spare one is tried. Rule 4: if there is
+            // no answer, a new connection shows whether the relay is reachable.
             let second_dial = tokio::select! {
                 first = &mut first_request => match first {
                     Err(error) if error.is_no_answer() => continue,
@@ -510,17 +516,20 @@ impl RelayPool {
                 let _ = timeout(MAX_PAUSE, self.wake.notified()).await;
                 continue;
             }
+            // The relay has closed a spare connection early (rule 1). If that happens repeatedly, the pause grows.
             if self.drop_stale(&first_relay) {
                 let is_again = given_up.replace(Instant::now()).is_some_and(|at| at.elapsed() < MAX_PAUSE * 2);
                 pause = if is_again { (pause * 2).min(MAX_PAUSE) } else { MIN_PAUSE };
                 self.pause_while_first(&first_relay, pause).await;
                 continue;
             }
+            // The relay has closed none of them: fill up the spare connections, one at a time.
             let count = lock(&self.ready).len();
             if count >= self.spare_connections {
                 let _ = timeout(MAX_SPARE_AGE / 8, self.wake.notified()).await;
                 continue;
             }
+            // A change of links during the handshake makes the new connection unusable, which the generation shows.
             let era = self.generation.load(Ordering::Relaxed);
             match join_dial(self.dial_in_background(&first_relay)).await {
                 Ok(conn) => {

@@ -91,10 +91,12 @@ impl UdpLinkSelector {
     pub(super) fn update(&mut self, now: Instant, links: &[LinkState], default_link: Option<&str>) {
         let find_link = |name: &str| links.iter().find(|link| link.name == name);
         let Some(best) = best(links.iter().filter(|link| link.up)) else {
+            // No link is up: the host's routes apply, and the known rates are dropped.
             return *self = Self::default();
         };
         match self.state.link.as_deref() {
             Some(current) => {
+                // An unresponsive link is kept only while no other one is usable.
                 match find_link(current).filter(|link| is_usable(link) || (link.up && !is_usable(best))) {
                     Some(current) => self.reconsider(now, current, best),
                     None => self.switch_to(best, None),

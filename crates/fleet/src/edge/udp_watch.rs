@@ -181,6 +181,8 @@ struct Ended {
 /// Monitors the links that carry packets without a tunnel, and publishes the unresponsive ones, until dropped.
 pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
     let epoch = std::time::Instant::now();
+    // `watched` holds the links that seem to work, `silent` the unresponsive ones with their backoff, and `running` the links that are
+    // being probed.
     let (mut watched, mut silent) =
         (BTreeMap::<String, UnansweredDetector>::new(), BTreeMap::<String, Again>::new());
     let mut attempts: JoinSet<Ended> = JoinSet::new();
@@ -194,8 +196,11 @@ pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
         let (passing, links) = (edge.lan_uplink.borrow().clone(), edge.links());
         let counters: BTreeMap<&str, PacketCounters> =
             links.iter().filter_map(|link| Some((link.name.as_str(), read_counters(&link.name)?))).collect();
+        // Packets over all these links: they are the traffic that keeps the backoff of an unresponsive link running, because it carries
+        // none itself.
         let sent = passing.iter().filter_map(|link| Some(counters.get(link.as_str())?.sent)).sum();
         match ended {
+            // The counters were just read, so the packets of the ended probe do not count as traffic (rule 4).
             Some(Ok(Ended { link, due, began: started_at, verdict })) => {
                 running.remove(&link);
                 let after = counters.get(link.as_str()).copied();
@@ -330,6 +335,7 @@ async fn compare(
     tokio::pin!(over_link, over_others);
     // Rule 1 has no time to probe the links one after the other.
     let alone = if due == Due::Unanswered { ALONE } else { Duration::MAX };
+    // The other links are only probed if this one fails, or if it takes longer than `alone`: an answer over this link alone decides.
     let (shown, best) = tokio::select! {
         shown = &mut over_link => match shown {
             Shown::Reached => return Some(false),

@@ -376,6 +376,7 @@ impl RelaySelector {
         }
         for (relay, sample) in samples {
             let rate = sample.sent / time;
+            // A lower rate is only evidence if the links were saturated; a higher one always is (rule 3).
             let is_full = Ratio::of(nanos(sample.blocked), nanos(time)) >= FULL_SHARE;
             if is_full || self.stats.rate(relay).is_some_and(|known| rate > known) {
                 self.stats.record_rate(relay, rate, None, &self.links.up, self.now);
@@ -391,6 +392,7 @@ impl RelaySelector {
             current.unwrap_or(TrafficSample { sent: DataSize::ZERO, blocked: Duration::ZERO });
         let (rate, blocked_share) = (sent / time, Ratio::of(nanos(waited), nanos(time)));
         self.throughput = rate;
+        // Programs offer at least what the relay carried initially, if data is blocked for much of the time.
         self.offered_rate = (blocked_share >= BUSY_SHARE).then(|| rate.max(assigned.initial_rate));
         self.low_samples = if blocked_share >= FULL_SHARE && rate < assigned.initial_rate.share(LOW_RATE_SHARE) {
             self.low_samples + 1

@@ -298,7 +298,7 @@ fn a_released_edge_requests_again_and_one_without_an_assignment_keeps_its_relays
 fn the_origin_is_the_newest_flows_target_unless_configured() {
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
     assert!(selector.set_origin("live.example:1935".parse().unwrap()));
-    assert!(!selector.set_origin("live.example:1935".parse().unwrap()), "no news");
+    assert!(!selector.set_origin("live.example:1935".parse().unwrap()), "no change");
     assert!(std::iter::from_fn(|| selector.poll()).all(|output| output != Output::Persist), "it may wait");
     assert_eq!(selector.build_report().request.origin.to_string(), "live.example:1935");
     let origin = Some("named.example:1935".parse().unwrap());
