@@ -12,8 +12,8 @@
 //! 4. The number of flows is limited, in total and per client address ([`AdmissionConfig`]). Clients other than this host cannot reach this
 //!    host's own addresses (`target_acl`). Live streams have priority over other traffic (`live_priority`).
 //! 5. LAN packets that no tunnel carries, above all UDP, leave over the best single link (`udp_link` chooses it, `lan_routing` sets it up).
-//! 6. A direct connection is the last resort, is reported to the user, and needs [`Config::allow_direct`]: it shows the origin server another
-//!    source address, and uses one link.
+//! 6. A direct connection is the last resort, is reported to the user, and needs [`Config::allow_direct`]: it shows the origin server
+//!    another source address, and uses one link.
 
 mod again;
 mod connect_request;

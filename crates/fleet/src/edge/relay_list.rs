@@ -4,9 +4,10 @@
 //! which relays are tried.
 //!
 //! 1. A relay that stays on the list keeps its state. Flows over a relay that left the list continue.
-//! 2. A relay that failed is tried after the others until an attempt succeeds. It is retried in the background at intervals that grow from
-//!    [`FIRST_RETRY`] to [`LAST_RETRY`], at once when a link appears, and after [`DIRECT_RETRY`] while flows go directly because no relay is
-//!    reachable and no portal probe is sent. A relay that answers and refuses flows is only retried by a flow, after [`LAST_RETRY`].
+//! 2. A relay that failed is tried after the others until an attempt succeeds. It is retried in the background at intervals that grow
+//!    from [`FIRST_RETRY`] to [`LAST_RETRY`], at once when a link appears, and after [`DIRECT_RETRY`] while flows go directly because no
+//!    relay is reachable and no portal probe is sent. A relay that answers and refuses flows is only retried by a flow, after
+//!    [`LAST_RETRY`].
 //! 3. Names are resolved when they are needed, because a failed lookup may succeed later. The last known addresses are used while no DNS
 //!    server answers, and a lookup then takes at most [`REFRESH_TIMEOUT`]: the DNS server may be behind a link in an outage.
 
