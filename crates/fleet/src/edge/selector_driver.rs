@@ -223,7 +223,7 @@ impl SelectorDriver {
         self.selector.handle_unreachable(self.now());
         let text = error.to_string();
         if self.status.borrow().error.is_none() {
-            tracing::warn!("fleet service unreachable: {text}; flows continue over the known relays");
+            tracing::warn!("request to the fleet service failed: {text}; flows continue over the known relays");
         }
         self.status.send_modify(|view| (view.reachable, view.error) = (false, Some(text)));
     }

@@ -61,9 +61,7 @@ impl UdpLinkReason {
         match self {
             Self::Unknown => "no link that is up has shown a rate yet",
             Self::Fastest => "it has shown the highest rate",
-            Self::DefaultRoute => {
-                "it has the host's own default route, and no other link has shown a much higher rate"
-            }
+            Self::DefaultRoute => "it has the host's own default route, and no other link is much faster",
             Self::Replacement => "the previous link is not usable, or is metered",
             Self::KernelRefused => "the kernel refused the route over the best link",
         }
