@@ -1,12 +1,10 @@
-//! To a server without a relay: plain TCP over one link.
+//! Connects to an origin server without a relay: plain TCP over one link.
 //!
-//! In: a target, and who asks. Out: a connection.
-//!
-//! 1. Over the links in turn ([`Starts`]); where fewer than two are known, as the kernel's routes have it.
-//! 2. Each address is checked before it is connected to ([`marline_net::egress`]): other hosts do not reach this machine, metadata
-//!    services, or private networks that they are not in.
-//! 3. No more than [`LOOK_UPS`] names are looked up at once: whoever asks for many that hang leaves the edge the threads by which it
-//!    finds its relays again. A place is taken until the look-up has really ended.
+//! 1. The links are tried in turn ([`LinkDialer`]); if fewer than two are known, the kernel's routes decide.
+//! 2. Each address is checked before connecting ([`marline_net::reach`]): other hosts cannot reach this host, metadata services, or private
+//!    networks that they are not in.
+//! 3. At most [`MAX_LOOKUPS`] names are resolved by the system's resolver at once, so that a client with many hanging lookups leaves
+//!    threads to the edge for finding its relays again. A permit is held until the lookup has actually ended.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -25,12 +23,12 @@ use crate::happy_eyeballs::connect_first;
 use crate::link_dialer::{ConnObservation, LinkDialer};
 use crate::tunnel::{Problem, Status, Target};
 
-/// chosen: as a relay's.
+/// chosen: the same as a relay's.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: a page's worth of names; a thread each.
+/// chosen: the names of one web page; each lookup takes a thread.
 pub(super) const MAX_LOOKUPS: usize = 16;
 
-/// A connection to the server, over the first link that reaches it.
+/// Connects to the server over the first link that reaches it.
 pub(super) async fn connect_directly(
     target: &Target,
     right: EgressPolicy,
@@ -61,7 +59,8 @@ pub(super) async fn connect_directly(
         .map_err(bad_gateway)?
 }
 
-/// Over this link. A private network may be behind a static route, which only the kernel knows.
+/// Connects over this link. A private network may be behind a static route, which only the kernel knows; then the connection is not bound
+/// to the link.
 async fn connect_over_link(
     addresses: Vec<SocketAddr>,
     link: Option<&Interface>,
@@ -83,7 +82,7 @@ async fn connect_over_link(
     Ok((socket, if is_behind_links { ConnObservation::Reached } else { ConnObservation::NotViaLinks }))
 }
 
-/// Rule 3.
+/// Resolves the target by the system's resolver (rule 3).
 async fn resolve(target: &Target, lookup_permits: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = target.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, target.port)]);
@@ -102,7 +101,7 @@ fn bad_gateway(error: io::Error) -> Problem {
     Problem::new(Status::BadGateway, "destination_unavailable", error.to_string())
 }
 
-/// Rule 2.
+/// The addresses that a client with this right may reach (rule 2).
 fn filter_allowed(host: &str, addresses: Vec<SocketAddr>, right: EgressPolicy) -> Result<Vec<SocketAddr>, Problem> {
     let (mut good, mut forbidden) = (Vec::new(), None);
     for address in addresses {
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn names_wait_for_a_place_and_addresses_do_not() {
+    fn lookups_wait_for_a_permit_and_addresses_do_not() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (permits, [address, name]) = (
