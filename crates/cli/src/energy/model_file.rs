@@ -188,10 +188,7 @@ mod tests {
             (head.to_owned(), "m.toml: describes no radio"),
             (format!("device='d'\nconfidence='50%'\n{radio}"), "missing field `source`"),
             (format!("device='d'\nsource='s'\nconfidence='150%'\n{radio}"), "150% is more than 100%"),
-            (
-                format!("{head}[concurrent]\nshared_base='2W'\n{radio}"),
-                "m.toml: lte: base power 1000.0mW is less",
-            ),
+            (format!("{head}[concurrent]\nshared_base='2W'\n{radio}"), "m.toml: lte: base power 1000.0mW is less"),
             (
                 format!("{head}{radio}tail=[{}]\n", "{power='1W',time='1s'},".repeat(5)),
                 "m.toml: [radio.lte]: a tail has at most 4 stages",
