@@ -1,7 +1,7 @@
 //! Standard output and standard error of the programs: every line that people or programs read goes through here.
 //!
 //! All text is escaped on the way ([`marline_core::printable`]), so no caller can forget it: server headers, certificates,
-//! interface names and values from Redis appear in results, errors and logs. A test of the sources (`tests/laws.rs`) refuses other
+//! interface names and values from Redis appear in results, errors and logs. A test of the sources (`tests/architecture/`) refuses other
 //! ways to these streams. The only exceptions are the bytes of a download (`-o -`) and the cursor movements of progress bars
 //! and `watch`, which escape the text within.
 

@@ -14,7 +14,7 @@
 //! lines here without tests. The rest chooses what a line says and what it leaves out on a narrow or low terminal, and would
 //! become the message of a bar whose template changes with each width. It adds three crates. Three properties would be lost:
 //!
-//! - It writes to standard error by itself, outside the writers that escape text (`tests/laws.rs`, rule 7). With a terminal
+//! - It writes to standard error by itself, outside the writers that escape text (`tests/architecture/`, rule 7). With a terminal
 //!   of our own (`TermLike`) the cursor movement stays here.
 //! - Of more lines than the terminal has rows it drops the last ones. Here the last line is the sum, which always stays.
 //! - It fills each line with blanks up to the last column. When the terminal becomes narrower, all of these lines wrap, and
