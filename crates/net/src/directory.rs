@@ -22,39 +22,39 @@ use crate::atomic_file::replace_in;
 
 /// A run directory in which only root and the owner can have put anything.
 #[derive(Debug)]
-pub struct Directory {
+pub struct RunDir {
     fd: OwnedFd,
 }
 
-impl Directory {
+impl RunDir {
     /// Opens it to ask the daemon whose socket is in it.
     ///
     /// # Errors
     /// It is not there, is none, or somebody else could put files into it.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::at(path, true).map_err(|error| here(path, error))
+        Self::open_checked(path, true).map_err(|error| with_path(path, error))
     }
 
     /// Opens it to keep files in it. It must belong to this process's user, or to root.
     ///
     /// # Errors
     /// It is not there, is none, or another user could put files into it.
-    pub fn own(path: &Path) -> io::Result<Self> {
-        Self::at(path, false).map_err(|error| here(path, error))
+    pub fn open_own(path: &Path) -> io::Result<Self> {
+        Self::open_checked(path, false).map_err(|error| with_path(path, error))
     }
 
-    fn at(path: &Path, may_be_given: bool) -> io::Result<Self> {
-        let name = open(path, PLACE | OFlags::NOFOLLOW, Mode::empty())?;
+    fn open_checked(path: &Path, allow_granted: bool) -> io::Result<Self> {
+        let name = open(path, PATH_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
         let stat = fstat(&name)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink && !is_trusted(&stat) {
-            return Err(unsafe_here("it is a link that another user has made"));
+            return Err(unsafe_error("it is a link that another user has made"));
         }
-        let fd = open(path, PLACE | OFlags::DIRECTORY, Mode::empty())?;
+        let fd = open(path, PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
         let stat = fstat(&fd)?;
-        if is_shared(&stat) {
-            return Err(unsafe_here("others than its owner may write in it"));
+        if is_writable_by_others(&stat) {
+            return Err(unsafe_error("others than its owner may write in it"));
         }
-        let granted = is_trusted(&stat) || may_be_given && is_root() && is_roots_alone(&fd)?;
+        let granted = is_trusted(&stat) || allow_granted && is_root() && is_controlled_by_root(&fd)?;
         if !granted {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
         }
@@ -65,12 +65,12 @@ impl Directory {
     ///
     /// # Errors
     /// As [`own`](Self::own), and where it cannot be made.
-    pub fn make(path: &Path) -> io::Result<bool> {
-        match Self::own(path) {
+    pub fn ensure(path: &Path) -> io::Result<bool> {
+        match Self::open_own(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = DirBuilder::new().mode(0o755).recursive(true).create(path);
-                made.map_err(|error| here(path, error))?;
-                Self::own(path).map(|_| true)
+                let created = DirBuilder::new().mode(0o755).recursive(true).create(path);
+                created.map_err(|error| with_path(path, error))?;
+                Self::open_own(path).map(|_| true)
             }
             opened => opened.map(|_| false),
         }
@@ -80,16 +80,16 @@ impl Directory {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn create(&self, name: &str) -> io::Result<File> {
+    pub fn create_file(&self, name: &str) -> io::Result<File> {
         self.unlink(name)?;
-        Ok(openat(&self.fd, name, OFlags::WRONLY | FRESH, OWNER)?.into())
+        Ok(openat(&self.fd, name, OFlags::WRONLY | CREATE_NEW_FLAGS, OWNER_MODE)?.into())
     }
 
     /// A file that this process's user has written, to read; none: there is no such file.
     ///
     /// # Errors
     /// It is a link or no file, another user has written it or can, or it cannot be read.
-    pub fn written(&self, name: &str) -> io::Result<Option<File>> {
+    pub fn open_own_file(&self, name: &str) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
             Ok(file) => file,
@@ -97,15 +97,15 @@ impl Directory {
             Err(error) => return Err(error.into()),
         };
         let stat = fstat(&file)?;
-        let is_own = stat.st_uid == rustix::process::geteuid().as_raw() && !is_shared(&stat);
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw() && !is_writable_by_others(&stat);
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own || stat.st_nlink != 1 {
-            return Err(unsafe_here("it is not a file that this user alone has written"));
+            return Err(unsafe_error("it is not a file that this user alone has written"));
         }
         Ok(Some(file.into()))
     }
 
     /// A path to a name in this very directory, whatever becomes of the directory's own name. It holds while this lives.
-    pub fn path_of(&self, name: &str) -> PathBuf {
+    pub fn path_in_dir(&self, name: &str) -> PathBuf {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
 
@@ -121,8 +121,8 @@ impl Directory {
             Err(error) => return Err(error.into()),
         };
         let mut text = Vec::new();
-        file.take(LONGEST + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > LONGEST { Err(unsafe_here("it is too long")) } else { Ok(Some(text)) }
+        file.take(MAX_FILE_LEN + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_FILE_LEN { Err(unsafe_error("it is too long")) } else { Ok(Some(text)) }
     }
 
     /// Puts a file in the place of whatever is there, for its owner alone. It is on the disk afterwards.
@@ -130,7 +130,7 @@ impl Directory {
     /// # Errors
     /// It cannot be written; what was there is there still.
     pub fn replace(&self, name: &str, text: &[u8]) -> io::Result<()> {
-        replace_in(&self.fd, name.as_ref(), text, OWNER.as_raw_mode())
+        replace_in(&self.fd, name.as_ref(), text, OWNER_MODE.as_raw_mode())
     }
 
     /// Removes a file, if it is there.
@@ -146,16 +146,16 @@ impl Directory {
     ///
     /// # Errors
     /// It belongs to another user, or cannot be made.
-    pub fn lockable(&self, name: &str) -> io::Result<File> {
+    pub fn open_lock_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&self.fd, name, flags, OWNER)?.into())
+        Ok(openat(&self.fd, name, flags, OWNER_MODE)?.into())
     }
 
     /// Whether the file of this name is this one.
-    pub fn has(&self, name: &str, file: &File) -> bool {
-        let found = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
-        found.is_ok_and(|found| {
-            fstat(file).is_ok_and(|own| (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino))
+    pub fn is_same_file(&self, name: &str, file: &File) -> bool {
+        let entry = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        entry.is_ok_and(|entry| {
+            fstat(file).is_ok_and(|opened| (opened.st_dev, opened.st_ino) == (entry.st_dev, entry.st_ino))
         })
     }
 
@@ -166,7 +166,7 @@ impl Directory {
     pub fn unlink(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
-            done => Ok(done?),
+            result => Ok(result?),
         }
     }
 
@@ -178,12 +178,12 @@ impl Directory {
 }
 
 /// The error with the directory's name in it.
-fn here(path: &Path, error: io::Error) -> io::Error {
+fn with_path(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-fn unsafe_here(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
+fn unsafe_error(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
 }
 
 fn is_root() -> bool {
@@ -194,22 +194,22 @@ fn is_trusted(stat: &Stat) -> bool {
     stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw()
 }
 
-fn is_shared(stat: &Stat) -> bool {
+fn is_writable_by_others(stat: &Stat) -> bool {
     Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH)
 }
 
 /// Whether only root could have made or moved this directory.
-fn is_roots_alone(directory: impl AsFd) -> io::Result<bool> {
-    let above = fstat(openat(directory, "..", PLACE | OFlags::DIRECTORY, Mode::empty())?)?;
-    Ok(above.st_uid == 0 && !is_shared(&above))
+fn is_controlled_by_root(directory: impl AsFd) -> io::Result<bool> {
+    let parent = fstat(openat(directory, "..", PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?)?;
+    Ok(parent.st_uid == 0 && !is_writable_by_others(&parent))
 }
 
 /// A descriptor that stands for a place and reads nothing.
-const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-const FRESH: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const CREATE_NEW_FLAGS: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const OWNER_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// chosen: thousands of endpoints; nobody has them.
-const LONGEST: u64 = 1 << 20;
+const MAX_FILE_LEN: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -220,22 +220,22 @@ mod tests {
     use super::*;
 
     /// A user who is not this one.
-    const OTHER: u32 = 65_534;
+    const OTHER_UID: u32 = 65_534;
 
-    fn refusal(path: &Path) -> String {
-        Directory::open(path).map(|_| "opened".to_owned()).unwrap_or_else(|error| error.to_string())
+    fn open_error(path: &Path) -> String {
+        RunDir::open(path).map(|_| "opened".to_owned()).unwrap_or_else(|error| error.to_string())
     }
 
     #[test]
     fn what_others_may_write_in_is_refused() {
-        let place = tempfile::tempdir().unwrap();
-        assert_eq!(refusal(place.path()), "opened");
+        let temp_dir = tempfile::tempdir().unwrap();
+        assert_eq!(open_error(temp_dir.path()), "opened");
         for mode in [0o777, 0o1777, 0o775, 0o702] {
-            fs::set_permissions(place.path(), Permissions::from_mode(mode)).unwrap();
-            assert!(refusal(place.path()).ends_with("others than its owner may write in it"), "{mode:o}");
+            fs::set_permissions(temp_dir.path(), Permissions::from_mode(mode)).unwrap();
+            assert!(open_error(temp_dir.path()).ends_with("others than its owner may write in it"), "{mode:o}");
         }
-        assert_eq!(Directory::open(Path::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(refusal(Path::new("/dev/null")).starts_with("/dev/null: "));
+        assert_eq!(RunDir::open(Path::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(open_error(Path::new("/dev/null")).starts_with("/dev/null: "));
     }
 
     #[test]
@@ -244,35 +244,35 @@ mod tests {
             eprintln!("skipped: only root can give files away");
             return;
         }
-        let place = tempfile::tempdir().unwrap();
-        let (given, link) = (place.path().join("given"), place.path().join("link"));
+        let temp_dir = tempfile::tempdir().unwrap();
+        let (given, link) = (temp_dir.path().join("given"), temp_dir.path().join("link"));
         fs::create_dir(&given).unwrap();
         symlink(&given, &link).unwrap();
-        assert_eq!(refusal(&link), "opened", "a link of root's, as systemd makes it");
-        chown(&given, Some(OTHER), None).unwrap();
-        assert_eq!(refusal(&link), "opened", "and a directory that root gave to the unit's user, to ask");
-        for kept in [&given, &link] {
-            let errors = [Directory::own(kept).unwrap_err(), Directory::make(kept).unwrap_err()];
+        assert_eq!(open_error(&link), "opened", "a link of root's, as systemd makes it");
+        chown(&given, Some(OTHER_UID), None).unwrap();
+        assert_eq!(open_error(&link), "opened", "and a directory that root gave to the unit's user, to ask");
+        for path in [&given, &link] {
+            let errors = [RunDir::open_own(path).unwrap_err(), RunDir::ensure(path).unwrap_err()];
             assert!(errors.iter().all(|error| error.to_string().ends_with("it belongs to another user")));
         }
-        lchown(&link, Some(OTHER), None).unwrap();
-        assert!(refusal(&link).ends_with("it is a link that another user has made"));
-        chown(place.path(), Some(OTHER), None).unwrap();
-        assert!(refusal(&given).ends_with("it belongs to another user"));
+        lchown(&link, Some(OTHER_UID), None).unwrap();
+        assert!(open_error(&link).ends_with("it is a link that another user has made"));
+        chown(temp_dir.path(), Some(OTHER_UID), None).unwrap();
+        assert!(open_error(&given).ends_with("it belongs to another user"));
     }
 
     #[test]
     fn files_are_never_reached_over_a_link() {
-        let place = tempfile::tempdir().unwrap();
-        let (run, victim) = (place.path().join("run"), place.path().join("victim"));
-        assert!(Directory::make(&run).unwrap() && !Directory::make(&run).unwrap());
+        let temp_dir = tempfile::tempdir().unwrap();
+        let (run, victim) = (temp_dir.path().join("run"), temp_dir.path().join("victim"));
+        assert!(RunDir::ensure(&run).unwrap() && !RunDir::ensure(&run).unwrap());
         fs::write(&victim, "whole").unwrap();
         for name in ["a", "lock"] {
             symlink(&victim, run.join(name)).unwrap();
         }
-        let directory = Directory::open(&run).unwrap();
+        let directory = RunDir::open(&run).unwrap();
         directory.read("a").unwrap_err();
-        directory.lockable("lock").unwrap_err();
+        directory.open_lock_file("lock").unwrap_err();
         directory.replace("a", b"new").unwrap();
         assert_eq!(directory.read("a").unwrap().as_deref(), Some(&b"new"[..]));
         assert_eq!(fs::metadata(run.join("a")).unwrap().permissions().mode() & 0o777, 0o600);
@@ -284,27 +284,27 @@ mod tests {
 
     #[test]
     fn a_file_that_others_have_planted_is_neither_written_nor_read() {
-        let place = tempfile::tempdir().unwrap();
-        let (run, victim) = (place.path().join("run"), place.path().join("victim"));
+        let temp_dir = tempfile::tempdir().unwrap();
+        let (run, victim) = (temp_dir.path().join("run"), temp_dir.path().join("victim"));
         fs::create_dir(&run).unwrap();
         fs::write(&victim, "whole").unwrap();
-        let directory = Directory::own(&run).unwrap();
+        let directory = RunDir::open_own(&run).unwrap();
         symlink(&victim, run.join("symlink")).unwrap();
         fs::hard_link(&victim, run.join("hard")).unwrap();
-        rustix::fs::mknodat(&directory.fd, "pipe", FileType::Fifo, OWNER, 0).unwrap();
+        rustix::fs::mknodat(&directory.fd, "pipe", FileType::Fifo, OWNER_MODE, 0).unwrap();
         for name in ["symlink", "hard", "pipe"] {
-            directory.written(name).unwrap_err();
-            directory.create(name).unwrap().write_all(b"new").unwrap();
-            let text = std::io::read_to_string(directory.written(name).unwrap().unwrap()).unwrap();
+            directory.open_own_file(name).unwrap_err();
+            directory.create_file(name).unwrap().write_all(b"new").unwrap();
+            let text = std::io::read_to_string(directory.open_own_file(name).unwrap().unwrap()).unwrap();
             assert_eq!(text, "new", "{name}");
         }
         assert_eq!(fs::read_to_string(&victim).unwrap(), "whole");
-        assert!(directory.written("nothing").unwrap().is_none());
+        assert!(directory.open_own_file("nothing").unwrap().is_none());
         fs::set_permissions(run.join("hard"), Permissions::from_mode(0o620)).unwrap();
-        directory.written("hard").unwrap_err();
+        directory.open_own_file("hard").unwrap_err();
         if is_root() {
-            chown(run.join("pipe"), Some(OTHER), None).unwrap();
-            directory.written("pipe").unwrap_err();
+            chown(run.join("pipe"), Some(OTHER_UID), None).unwrap();
+            directory.open_own_file("pipe").unwrap_err();
         }
     }
 }

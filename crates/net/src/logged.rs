@@ -21,24 +21,24 @@ use crate::private_file::create_log;
 
 /// The machine, and the file that hears what it hears.
 #[derive(Debug)]
-pub struct Logged<M, C> {
+pub struct RecordedMachine<M, C> {
     machine: M,
-    log: Option<Log>,
-    failed: Option<Failed>,
+    log_file: Option<LogFile>,
+    error: Option<LogError>,
     config: PhantomData<C>,
 }
 
 /// An open log, with its path for messages.
-pub type Log = (PathBuf, BufWriter<File>);
+pub type LogFile = (PathBuf, BufWriter<File>);
 
 /// Which log cannot be written, and why.
-pub type Failed = (PathBuf, io::Error);
+pub type LogError = (PathBuf, io::Error);
 
 /// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
 ///
 /// # Errors
 /// The file cannot be created, or another run writes it.
-pub fn create(path: Option<PathBuf>) -> Result<Option<Log>, Failed> {
+pub fn create_log_file(path: Option<PathBuf>) -> Result<Option<LogFile>, LogError> {
     let Some(path) = path else { return Ok(None) };
     match create_log(&path) {
         Ok(file) => Ok(Some((path, BufWriter::new(file)))),
@@ -46,7 +46,7 @@ pub fn create(path: Option<PathBuf>) -> Result<Option<Log>, Failed> {
     }
 }
 
-impl<M, C> Logged<M, C>
+impl<M, C> RecordedMachine<M, C>
 where
     M: Machine<Input: Clone + Serialize + std::fmt::Debug, Output: Clone + Serialize + std::fmt::Debug>,
     C: Serialize,
@@ -55,15 +55,15 @@ where
     ///
     /// # Errors
     /// The log cannot be created.
-    pub fn new(machine: M, config: C, trace: Option<PathBuf>) -> Result<Self, Failed> {
-        Ok(Self::with_log(machine, config, create(trace)?))
+    pub fn new(machine: M, config: C, path: Option<PathBuf>) -> Result<Self, LogError> {
+        Ok(Self::with_log(machine, config, create_log_file(path)?))
     }
 
     /// The same with a log that was created before the configuration was known.
-    pub fn with_log(machine: M, config: C, log: Option<Log>) -> Self {
-        let mut logged = Self { machine, log, failed: None, config: PhantomData };
-        logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
-        logged
+    pub fn with_log(machine: M, config: C, log_file: Option<LogFile>) -> Self {
+        let mut recorded = Self { machine, log_file: log: log_file, error: None, config: PhantomData };
+        recorded.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
+        recorded
     }
 
     /// The machine in its present state.
@@ -74,7 +74,7 @@ where
     /// Writes the input down and hands it to the machine.
     pub fn handle(&mut self, now: Instant, input: M::Input) {
         tracing::trace!(at = %now, ?input);
-        if self.log.is_some() {
+        if self.log_file.is_some() {
             self.write(|| Record::In { at: now, input: input.clone() });
         }
         self.machine.handle(now, input);
@@ -90,7 +90,7 @@ where
     pub fn poll(&mut self) -> Option<M::Output> {
         let output = self.machine.poll()?;
         tracing::debug!(?output);
-        if self.log.is_some() {
+        if self.log_file.is_some() {
             self.write(|| Record::Out { output: output.clone() });
         }
         Some(output)
@@ -103,32 +103,32 @@ where
 
     /// What was written so far is in the file from now on.
     pub fn flush(&mut self) {
-        if let Some(Err(error)) = self.log.as_mut().map(|(_, file)| file.flush()) {
+        if let Some(Err(error)) = self.log_file.as_mut().map(|(_, file)| file.flush()) {
             self.fail(error);
         }
     }
 
     /// What went wrong with the log since the last time this was asked.
-    pub fn failed(&mut self) -> Option<Failed> {
-        self.failed.take()
+    pub fn take_error(&mut self) -> Option<LogError> {
+        self.error.take()
     }
 
     /// Ends the log; the machine, unless something went wrong with the log.
-    pub fn finish(mut self) -> Result<M, Failed> {
+    pub fn finish(mut self) -> Result<M, LogError> {
         self.flush();
-        self.failed.map_or(Ok(self.machine), Err)
+        self.error.map_or(Ok(self.machine), Err)
     }
 
     fn write(&mut self, record: impl FnOnce() -> Record<C, M::Input, M::Output>) {
-        let Some((_, file)) = &mut self.log else { return };
-        let written = serde_json::to_writer(&mut *file, &record()).map_err(io::Error::from);
-        if let Err(error) = written.and_then(|()| file.write_all(b"\n")) {
+        let Some((_, file)) = &mut self.log_file else { return };
+        let result = serde_json::to_writer(&mut *file, &record()).map_err(io::Error::from);
+        if let Err(error) = result.and_then(|()| file.write_all(b"\n")) {
             self.fail(error);
         }
     }
 
     fn fail(&mut self, error: io::Error) {
-        self.failed = self.log.take().map(|(path, _)| (path, error));
+        self.error = self.log_file.take().map(|(path, _)| (path, error));
     }
 }
 
@@ -158,19 +158,19 @@ mod tests {
 
     #[test]
     fn every_call_is_a_line_and_a_disk_that_is_full_ends_the_log_alone() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("log");
+        let temp_dir = tempfile::tempdir().unwrap();
+        let path = temp_dir.path().join("log");
         let run = |path: PathBuf| {
-            let mut logged = Logged::new(Echo::default(), "set", Some(path)).unwrap();
-            logged.handle(Instant::ZERO, 7);
-            assert_eq!((logged.poll(), logged.poll()), (Some(7), None));
-            logged.tick(Instant::ZERO);
-            logged.flush();
-            logged.failed()
+            let mut recorded = RecordedMachine::new(Echo::default(), "set", Some(path)).unwrap();
+            recorded.handle(Instant::ZERO, 7);
+            assert_eq!((recorded.poll(), recorded.poll()), (Some(7), None));
+            recorded.tick(Instant::ZERO);
+            recorded.flush();
+            recorded.take_error()
         };
         assert!(run(path.clone()).is_none());
         assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 4);
         assert_eq!(run("/dev/full".into()).unwrap().1.kind(), io::ErrorKind::StorageFull);
-        Logged::new(Echo::default(), "set", Some(place.path().join("none/log"))).unwrap_err();
+        RecordedMachine::new(Echo::default(), "set", Some(temp_dir.path().join("none/log"))).unwrap_err();
     }
 }

@@ -14,29 +14,29 @@ use super::PathsError;
 use super::kernel::PathManager;
 
 /// The most that the kernel takes (`MPTCP_PM_ADDR_MAX`, `net/mptcp/protocol.h`).
-pub const MOST: u32 = 8;
+pub const MAX_SUBFLOWS: u32 = 8;
 
 /// Lets as many subflows join each connection as the kernel can; says how many that are now, which are fewer where this
 /// process may not change it (CAP_NET_ADMIN).
 ///
 /// # Errors
 /// The kernel has no MPTCP, or does not tell.
-pub fn let_join() -> Result<u32, PathsError> {
-    let told = |error| PathsError::kernel("limits of MPTCP's path manager", error);
+pub fn raise_subflow_limit() -> Result<u32, PathsError> {
+    let netlink_error = |error| PathsError::kernel("limits of MPTCP's path manager", error);
     let manager = PathManager::open()?;
-    let limits = manager.limits().map_err(told)?;
-    if limits.subflows >= MOST {
+    let limits = manager.limits().map_err(netlink_error)?;
+    if limits.subflows >= MAX_SUBFLOWS {
         return Ok(limits.subflows);
     }
-    let more = Limits { subflows: MOST, ..limits };
-    let answers = manager.carry_out(vec![more.set(manager.family())]).map_err(told)?;
-    let done = answers.iter().all(|ack| ack.error == 0);
-    Ok(if done { MOST } else { limits.subflows })
+    let raised_limits = Limits { subflows: MAX_SUBFLOWS, ..limits };
+    let acks = manager.execute(vec![raised_limits.set(manager.family_id())]).map_err(netlink_error)?;
+    let is_accepted = acks.iter().all(|ack| ack.error == 0);
+    Ok(if is_accepted { MAX_SUBFLOWS } else { limits.subflows })
 }
 
 #[cfg(test)]
 mod tests {
-    use marline_sys::namespace::{Network, is_privileged};
+    use marline_sys::namespace::{NetNs, is_privileged};
 
     use super::*;
 
@@ -45,19 +45,19 @@ mod tests {
         if !is_privileged() {
             return eprintln!("skipped: needs CAP_SYS_ADMIN");
         }
-        let network = Network::new().unwrap();
-        let joined = network.run(|| {
+        let netns = NetNs::new().unwrap();
+        let results = netns.run(|| {
             Ok((
-                let_join(),
-                let_join(),
+                raise_subflow_limit(),
+                raise_subflow_limit(),
                 PathManager::open()
                     .and_then(|manager| manager.limits().map_err(|error| PathsError::kernel("limits", error))),
             ))
         });
-        match joined.unwrap() {
-            (Err(PathsError::NoMptcp(why)), ..) => eprintln!("skipped: {why}"),
+        match results.unwrap() {
+            (Err(PathsError::NoMptcp(reason)), ..) => eprintln!("skipped: {reason}"),
             (first, second, limits) => {
-                assert_eq!((first.unwrap(), second.unwrap(), limits.unwrap().subflows), (MOST, MOST, MOST));
+                assert_eq!((first.unwrap(), second.unwrap(), limits.unwrap().subflows), (MAX_SUBFLOWS, MAX_SUBFLOWS, MAX_SUBFLOWS));
             }
         }
     }

@@ -14,17 +14,17 @@ use marline_core::units::Instant;
 
 /// The policy, shared.
 #[derive(Clone, Debug)]
-pub struct Shared(Arc<Mutex<Paths>>);
+pub struct SharedPolicy(Arc<Mutex<Paths>>);
 
-impl Shared {
+impl SharedPolicy {
     /// A policy that has heard nothing yet.
     pub fn new(config: Config) -> Self {
         Self(Arc::new(Mutex::new(Paths::new(config))))
     }
 
     /// Looks at it. The driver waits meanwhile.
-    pub fn look<T>(&self, look: impl FnOnce(&Paths) -> T) -> T {
-        look(&self.lock())
+    pub fn read<T>(&self, reader: impl FnOnce(&Paths) -> T) -> T {
+        reader(&self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Paths> {
@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-impl Machine for Shared {
+impl Machine for SharedPolicy {
     type Input = Input;
     type Output = Output;
     type Reason = <Paths as Machine>::Reason;

@@ -21,14 +21,14 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 ///
 /// # Errors
 /// A second thread is running; out of processes.
-pub fn start(descriptor: OwnedFd, work: fn(OwnedFd) -> u8) -> io::Result<()> {
+pub fn spawn_detached(descriptor: OwnedFd, work: fn(OwnedFd) -> u8) -> io::Result<()> {
     // The one between ends at once, so that the other one has init for its parent.
-    let between = child(|| match child(|| alone_with(&descriptor, work)) {
+    let intermediate = fork_child(|| match fork_child(|| run_detached(&descriptor, work)) {
         Ok(_) => 0,
         Err(_) => 1,
     })?;
     loop {
-        match waitpid(Some(between), WaitOptions::empty()) {
+        match waitpid(Some(intermediate), WaitOptions::empty()) {
             Err(rustix::io::Errno::INTR) => {}
             Ok(Some((_, status))) if status.exit_status() == Some(0) => return Ok(()),
             // Whoever ignores SIGCHLD is not told how it ended.
@@ -42,32 +42,32 @@ pub fn start(descriptor: OwnedFd, work: fn(OwnedFd) -> u8) -> io::Result<()> {
 ///
 /// # Errors
 /// A second thread is running; out of processes.
-pub fn child(work: impl FnOnce() -> u8) -> io::Result<Pid> {
+pub fn fork_child(work: impl FnOnce() -> u8) -> io::Result<Pid> {
     if fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("a process with several threads cannot be copied"));
     }
     // SAFETY: this is the only thread, so no lock is held by one that the copy lacks.
     let pid = super::check(unsafe { libc::fork() })?;
     if pid == 0 {
-        let end = End(1);
+        let exit_guard = ExitOnDrop(1);
         let code = work();
-        std::mem::forget(end);
-        drop(End(code));
+        std::mem::forget(exit_guard);
+        drop(ExitOnDrop(code));
     }
     Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::Other.into())
 }
 
 /// Ends the process when it is dropped, by a panic too: whatever called `child` runs on in the original alone.
-struct End(u8);
+struct ExitOnDrop(u8);
 
-impl Drop for End {
+impl Drop for ExitOnDrop {
     fn drop(&mut self) {
         // SAFETY: ends the process at once; exit handlers belong to the original.
         unsafe { libc::_exit(self.0.into()) }
     }
 }
 
-fn alone_with(descriptor: &OwnedFd, work: fn(OwnedFd) -> u8) -> u8 {
+fn run_detached(descriptor: &OwnedFd, work: fn(OwnedFd) -> u8) -> u8 {
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
     for signal in 1..=libc::SIGRTMAX() {
@@ -78,27 +78,27 @@ fn alone_with(descriptor: &OwnedFd, work: fn(OwnedFd) -> u8) -> u8 {
     }
     // SAFETY: the default for SIGCHLD, so that children can be waited for.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-    work(close_all_but(descriptor))
+    work(keep_only(descriptor))
 }
 
 /// Moves the descriptor to the first place after the standard streams, and closes all others.
-fn close_all_but(descriptor: &OwnedFd) -> OwnedFd {
+fn keep_only(descriptor: &OwnedFd) -> OwnedFd {
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_or(-1, IntoRawFd::into_raw_fd);
     // SAFETY: none of the descriptors that are replaced or closed is used again, for `alone_with` runs in a process
     // that never returns to their owners. The new one belongs to nobody else.
     unsafe {
-        for standard in 0..KEPT {
-            libc::dup2(null, standard);
+        for fd in 0..KEPT_FD {
+            libc::dup2(null, fd);
         }
-        libc::dup3(descriptor.as_raw_fd(), KEPT, libc::O_CLOEXEC);
-        libc::syscall(libc::SYS_close_range, KEPT + 1, libc::c_uint::MAX, 0);
-        OwnedFd::from_raw_fd(KEPT)
+        libc::dup3(descriptor.as_raw_fd(), KEPT_FD, libc::O_CLOEXEC);
+        libc::syscall(libc::SYS_close_range, KEPT_FD + 1, libc::c_uint::MAX, 0);
+        OwnedFd::from_raw_fd(KEPT_FD)
     }
 }
 
 /// The first descriptor after the standard streams.
-const KEPT: libc::c_int = 3;
+const KEPT_FD: libc::c_int = 3;
 
 #[cfg(test)]
 mod tests {
@@ -107,9 +107,9 @@ mod tests {
     #[test]
     fn a_process_with_several_threads_is_not_copied() {
         std::thread::scope(|scope| {
-            let second = scope.spawn(std::thread::park);
-            assert!(child(|| 0).is_err());
-            second.thread().unpark();
+            let other_thread = scope.spawn(std::thread::park);
+            assert!(fork_child(|| 0).is_err());
+            other_thread.thread().unpark();
         });
     }
 }

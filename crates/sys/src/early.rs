@@ -14,12 +14,12 @@ static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 // nothing but its own atomic, and needs nothing of Rust's runtime.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = look;
+static INIT_HOOK: extern "C" fn() = record_stdout_state;
 
-extern "C" fn look() {
+extern "C" fn record_stdout_state() {
     // SAFETY: F_GETFD reads a flag of a descriptor; of a closed one it is an error and nothing else.
-    let closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
-    STDOUT_CLOSED.store(closed, Ordering::Relaxed);
+    let is_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
+    STDOUT_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
 /// Whether standard output was closed when this process began.

@@ -18,12 +18,12 @@ pub type Instruction = (u16, u8, u8, u32);
 ///
 /// # Errors
 /// Without CAP_NET_RAW; no such device; a filter that the kernel refuses.
-pub fn open(index: u32, filter: &[Instruction]) -> io::Result<OwnedFd> {
+pub fn open_socket(index: u32, filter: &[Instruction]) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // No protocol: it is deaf until it is bound to one.
     let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
-    attach(&socket, filter)?;
-    bind(&socket, index)?;
+    attach_filter(&socket, filter)?;
+    bind_to_interface(&socket, index)?;
     Ok(socket)
 }
 
@@ -31,7 +31,7 @@ pub fn open(index: u32, filter: &[Instruction]) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// A filter that the kernel refuses; the one before stays.
-pub fn attach(socket: impl AsFd, filter: &[Instruction]) -> io::Result<()> {
+pub fn attach_filter(socket: impl AsFd, filter: &[Instruction]) -> io::Result<()> {
     let code = |&(code, jt, jf, k): &Instruction| libc::sock_filter { code, jt, jf, k };
     let mut filter: Vec<libc::sock_filter> = filter.iter().map(code).collect();
     let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -44,7 +44,7 @@ pub fn attach(socket: impl AsFd, filter: &[Instruction]) -> io::Result<()> {
     Ok(())
 }
 
-fn bind(socket: impl AsFd, index: u32) -> io::Result<()> {
+fn bind_to_interface(socket: impl AsFd, index: u32) -> io::Result<()> {
     // SAFETY: an all-zero `sockaddr_ll` is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as _;
@@ -61,7 +61,7 @@ fn bind(socket: impl AsFd, index: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// It is no such socket.
-pub fn drops(socket: impl AsFd) -> io::Result<u32> {
+pub fn take_drop_count(socket: impl AsFd) -> io::Result<u32> {
     // SAFETY: an all-zero `tpacket_stats` is valid.
     let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
     let (fd, mut size) = (socket.as_fd().as_raw_fd(), size_of_val(&stats) as libc::socklen_t);
@@ -80,32 +80,32 @@ mod tests {
     use crate::batch::Batch;
 
     /// Passes the first 30 bytes of whatever has these four bytes where UDP of IPv4 has its data.
-    const FILTER: [Instruction; 4] = [(0x20, 0, 0, 28), (0x15, 0, 1, 0x4d41_524c), (6, 0, 0, 30), (6, 0, 0, 0)];
+    const TEST_FILTER: [Instruction; 4] = [(0x20, 0, 0, 28), (0x15, 0, 1, 0x4d41_524c), (6, 0, 0, 30), (6, 0, 0, 0)];
 
     #[test]
     fn what_the_filter_passes_is_read_from_its_ip_header_on() {
-        let socket = match open(1, &FILTER) {
+        let socket = match open_socket(1, &TEST_FILTER) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 eprintln!("skipped: needs CAP_NET_RAW");
                 return;
             }
             opened => opened.unwrap(),
         };
-        let ear = UdpSocket::bind("127.0.0.1:0").unwrap();
-        for word in [b"MARK", b"MARL", b"NARL"] {
-            ear.send_to(word, ear.local_addr().unwrap()).unwrap();
+        let udp_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for payload in [b"MARK", b"MARL", b"NARL"] {
+            udp_socket.send_to(payload, udp_socket.local_addr().unwrap()).unwrap();
         }
         let mut batch = Batch::new(8, 100);
         batch.receive(&socket).unwrap();
         // Over the loopback each is seen as it leaves and as it comes.
         assert_eq!(batch.packets().count(), 2);
         assert!(batch.packets().all(|packet| packet.len() == 30 && packet[0] == 0x45 && packet[28..] == *b"MA"));
-        assert_eq!(drops(&socket).unwrap(), 0);
-        drops(&ear).unwrap_err();
+        assert_eq!(take_drop_count(&socket).unwrap(), 0);
+        take_drop_count(&udp_socket).unwrap_err();
     }
 
     #[test]
     fn a_device_that_is_not_there_is_an_error() {
-        open(0x7fff_fff0, &FILTER).unwrap_err();
+        open_socket(0x7fff_fff0, &TEST_FILTER).unwrap_err();
     }
 }

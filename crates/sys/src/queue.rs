@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 ///
 /// # Errors
 /// It is no connected socket, or of a kernel that does not tell (MPTCP: before 5.17).
-pub fn unacknowledged(socket: impl AsFd) -> io::Result<u64> {
+pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `fd` is open for the call, and the kernel writes one `int`. SIOCOUTQ has the number of TIOCOUTQ.
@@ -30,25 +30,25 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = listener.accept().unwrap();
-        assert_eq!(unacknowledged(&sender).unwrap(), 0);
+        assert_eq!(unacknowledged_bytes(&sender).unwrap(), 0);
         sender.set_nonblocking(true).unwrap();
         let mut sent = 0;
         while let Ok(bytes) = sender.write(&[0; 65_536]) {
             sent += bytes;
         }
-        assert!(unacknowledged(&sender).unwrap() > 0);
-        let mut left = sent;
+        assert!(unacknowledged_bytes(&sender).unwrap() > 0);
+        let mut remaining = sent;
         let mut sink = [0; 65_536];
-        while left > 0 {
-            left -= receiver.read(&mut sink).unwrap();
+        while remaining > 0 {
+            remaining -= receiver.read(&mut sink).unwrap();
         }
-        while unacknowledged(&sender).unwrap() > 0 {
+        while unacknowledged_bytes(&sender).unwrap() > 0 {
             std::thread::yield_now();
         }
     }
 
     #[test]
     fn a_file_has_no_such_queue() {
-        unacknowledged(std::fs::File::open("/dev/null").unwrap()).unwrap_err();
+        unacknowledged_bytes(std::fs::File::open("/dev/null").unwrap()).unwrap_err();
     }
 }

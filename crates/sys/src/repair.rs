@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, AsRawFd};
 ///
 /// # Errors
 /// Without CAP_NET_ADMIN; it is no socket of TCP.
-pub fn repair(socket: impl AsFd) -> io::Result<()> {
-    let (fd, on) = (socket.as_fd().as_raw_fd(), 1_i32);
-    let (value, size) = ((&raw const on).cast(), size_of_val(&on) as libc::socklen_t);
+pub fn enable_tcp_repair(socket: impl AsFd) -> io::Result<()> {
+    let (fd, enable) = (socket.as_fd().as_raw_fd(), 1_i32);
+    let (value, size) = ((&raw const enable).cast(), size_of_val(&enable) as libc::socklen_t);
     // SAFETY: `fd` is open for the call, and `value` is as long as said.
     super::check(unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, value, size) })?;
     Ok(())
@@ -25,6 +25,6 @@ mod tests {
 
     #[test]
     fn what_is_no_connection_cannot_be_held() {
-        repair(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap_err();
+        enable_tcp_repair(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap_err();
     }
 }

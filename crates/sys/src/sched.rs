@@ -7,29 +7,29 @@ use std::io;
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_NICE or a resource limit that allows it.
-pub fn real_time(priority: i32) -> io::Result<()> {
+pub fn set_real_time(priority: i32) -> io::Result<()> {
     // Children must not inherit it.
-    set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
+    set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
 }
 
 /// Whether [`real_time`] is permitted: tried on a thread that ends with it.
 ///
 /// # Errors
 /// Those of [`real_time`].
-pub fn try_real_time() -> io::Result<()> {
-    std::thread::spawn(|| real_time(1)).join().unwrap_or_else(|_| Err(io::Error::other("the trial failed")))
+pub fn check_real_time() -> io::Result<()> {
+    std::thread::spawn(|| set_real_time(1)).join().unwrap_or_else(|_| Err(io::Error::other("the trial failed")))
 }
 
 /// Puts the calling thread back among those that share the processor.
 ///
 /// # Errors
 /// None that is known of a thread that may run.
-pub fn normal() -> io::Result<()> {
+pub fn set_normal() -> io::Result<()> {
     // Taking the flag off again needs CAP_SYS_NICE.
-    set(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
+    set_scheduler(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
 }
 
-fn set(policy: libc::c_int, priority: i32) -> io::Result<()> {
+fn set_scheduler(policy: libc::c_int, priority: i32) -> io::Result<()> {
     // SAFETY: an all-zero `sched_param` is valid; some C libraries have more fields than one.
     let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
     parameter.sched_priority = priority;
@@ -42,7 +42,7 @@ fn set(policy: libc::c_int, priority: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// `EACCES` or `EPERM` for a lower value than now without privilege.
-pub fn nice(value: i32) -> io::Result<()> {
+pub fn set_nice(value: i32) -> io::Result<()> {
     // Linux keeps a nice value per thread: "process" 0 is the calling thread.
     Ok(rustix::process::setpriority_process(None, value)?)
 }
@@ -53,16 +53,16 @@ mod tests {
 
     #[test]
     fn a_nicer_thread_needs_no_privilege() {
-        std::thread::spawn(|| nice(19).unwrap()).join().unwrap();
+        std::thread::spawn(|| set_nice(19).unwrap()).join().unwrap();
     }
 
     #[test]
     fn whoever_goes_back_among_the_others_needs_none_either() {
-        std::thread::spawn(|| normal().unwrap()).join().unwrap();
+        std::thread::spawn(|| set_normal().unwrap()).join().unwrap();
     }
 
     #[test]
     fn an_impossible_priority_is_an_error() {
-        std::thread::spawn(|| assert!(real_time(1000).is_err())).join().unwrap();
+        std::thread::spawn(|| assert!(set_real_time(1000).is_err())).join().unwrap();
     }
 }

@@ -28,19 +28,19 @@ impl CliError {
     pub const PRIVILEGE: u8 = 77;
 
     /// Ends with `code`, saying `line`. Line ends within it become spaces.
-    pub fn new(code: u8, line: impl Into<String>) -> Self {
-        let line: String = line.into();
-        Self { code, message: Some(line.split_whitespace().collect::<Vec<_>>().join(" ")) }
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        let message: String = message.into();
+        Self { code, message: Some(message.split_whitespace().collect::<Vec<_>>().join(" ")) }
     }
 
     /// What the user wrote cannot be understood.
-    pub fn usage(line: impl Into<String>) -> Self {
-        Self::new(Self::USAGE, line)
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Self::USAGE, message)
     }
 
     /// It was tried and did not succeed.
-    pub fn failed(line: impl Into<String>) -> Self {
-        Self::new(Self::FAILED, line)
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(Self::FAILED, message)
     }
 
     /// Ends with `code` in silence.
@@ -50,8 +50,8 @@ impl CliError {
 
     /// Prints the line with the program's name and becomes the process's exit code.
     pub fn print_and_code(self, program: &str) -> ExitCode {
-        if let Some(line) = &self.message {
-            crate::output::print_notice(program, line);
+        if let Some(message) = &self.message {
+            crate::output::print_notice(program, message);
         }
         ExitCode::from(self.code)
     }

@@ -25,7 +25,7 @@ impl OwnSegments {
     pub(super) fn open(device: &str) -> io::Result<Self> {
         let any = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
         let index = rustix::net::netdevice::name_to_index(&any, device)?;
-        let socket = packet::open(index, &FILTER)?;
+        let socket = packet::open_socket(index, &FILTER)?;
         #[allow(deprecated, reason = "its successor is unsafe because of descriptors that change; this one cannot")]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
         Ok(Self { socket, batch: Batch::new(64, SIGHT) })

@@ -45,7 +45,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     if control::is_taken(&dir, primary) {
         return Err(exit(AccelError::taken(primary)));
     }
-    let made = ground::run_directory(&dir).map_err(|error| CliError::failed(error.to_string()))?;
+    let made = ground::ensure_run_dir(&dir).map_err(|error| CliError::failed(error.to_string()))?;
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
     let outfit = Outfit::of(&roads);
     keep::settle(&dir, primary, &roads)?;

@@ -33,7 +33,7 @@ use crate::units::{Bitrate, DataSize};
 pub(super) struct ExternalControl {
     /// The owner chooses the ranges, as soon as there is a choice.
     is_active: bool,
-    standby: BTreeSet<LinkId>,
+    standby_links: BTreeSet<LinkId>,
 }
 
 /// A link's connection that can take a request now, with the figures that the owner needs.
@@ -69,14 +69,14 @@ impl Fetch {
 
     /// Sets whether the owner chooses the ranges. No effect on a download without external control.
     pub(crate) fn set_external_control(&mut self, active: bool) {
-        if let Some(steering) = &mut self.external_control {
-            steering.is_active = active;
+        if let Some(control) = &mut self.external_control {
+            control.is_active = active;
         }
     }
 
     /// Whether the owner chooses the ranges at present.
     pub(crate) fn is_externally_controlled(&self) -> bool {
-        self.external_control.as_ref().is_some_and(|steering| steering.is_active) && self.phase == Phase::Ranges
+        self.external_control.as_ref().is_some_and(|control| control.is_active) && self.phase == Phase::Ranges
     }
 
     /// Whether everything within the reader's window has been received and nothing is in flight. Then no data is
@@ -137,8 +137,8 @@ impl Fetch {
 
     /// Puts a link on standby, or activates it. Returns whether that changes anything.
     pub(crate) fn set_standby(&mut self, link: LinkId, standby: bool) -> bool {
-        let Some(steering) = &mut self.external_control else { return false };
-        if standby { steering.standby.insert(link) } else { steering.standby.remove(&link) }
+        let Some(control) = &mut self.external_control else { return false };
+        if standby { control.standby_links.insert(link) } else { control.standby_links.remove(&link) }
     }
 
     /// Closes idle connections of links on standby.
@@ -157,20 +157,20 @@ impl Fetch {
     /// Whether a link is on standby that may still be needed. After the end of the download none is activated.
     pub(crate) fn has_standby_links(&self) -> bool {
         self.phase != Phase::Finished
-            && self.external_control.as_ref().is_some_and(|steering| !steering.standby.is_empty())
+            && self.external_control.as_ref().is_some_and(|control| !control.standby_links.is_empty())
     }
 
     /// Ends the standby of all links.
     pub(crate) fn activate_all(&mut self) {
-        if let Some(steering) = &mut self.external_control {
-            steering.standby.clear();
+        if let Some(control) = &mut self.external_control {
+            control.standby_links.clear();
         }
     }
 
     /// Whether the link is on standby, by the owner's command or because it is paused for this download.
     pub(crate) fn is_standby(&self, link: LinkId) -> bool {
         let is_paused = self.links.get(&link).is_some_and(|link| link.share == LinkShare::Paused);
-        is_paused || self.external_control.as_ref().is_some_and(|steering| steering.standby.contains(&link))
+        is_paused || self.external_control.as_ref().is_some_and(|control| control.standby_links.contains(&link))
     }
 
     /// The reader continues at `offset` and needs nothing before it. Requests are cancelled, and bytes behind `offset`

@@ -525,10 +525,10 @@ impl Machine for Fetch {
                     conn.on_sample(self.now, path);
                 }
             }
-            Input::Consumed { end: upto } => self.on_consumed(upto),
-            Input::Mirror { mirror: origin } => self.add_mirror(origin),
-            Input::Digest { scope: proof } => self.set_digest(proof),
-            Input::Verified { range, matches: good } => self.on_verified(range, good),
+            Input::Consumed { end } => self.on_consumed(end),
+            Input::Mirror { mirror } => self.add_mirror(mirror),
+            Input::Digest { scope } => self.set_digest(scope),
+            Input::Verified { range, matches: is_match } => self.on_verified(range, is_match),
             Input::Share { link, share } => self.on_share(link, share),
         }
         self.settle();

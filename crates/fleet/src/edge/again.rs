@@ -8,42 +8,42 @@ use std::time::Duration;
 use marline_core::units::Instant;
 
 /// chosen: more packets than the keep-alives of spare connections send within the longest interval, and fewer than real traffic.
-pub(super) const FEW: u64 = 20;
+pub(super) const MAX_IDLE_PACKETS: u64 = 20;
 
 /// Pauses between two attempts over a failed link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pauses {
-    pub(super) first: Duration,
+pub(super) struct BackoffLimits {
+    pub(super) min: Duration,
     /// The pause doubles up to this value.
-    pub(super) longest: Duration,
+    pub(super) max: Duration,
 }
 
 /// Schedule of the attempts over one failed link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Again {
+pub(super) struct Backoff {
     next: Instant,
     pause: Duration,
-    longest: Duration,
+    max_pause: Duration,
     /// Packets sent by the interface when the last attempt ended.
-    sent: u64,
+    sent_at_last_attempt: u64,
 }
 
-impl Again {
+impl Backoff {
     /// `sent`: packets that the interface has sent so far, of all programs.
-    pub(super) fn new(now: Instant, pauses: Pauses, sent: u64) -> Self {
-        let Pauses { first, longest } = pauses;
-        Self { next: now + first, pause: first, longest, sent }
+    pub(super) fn new(now: Instant, pauses: BackoffLimits, sent: u64) -> Self {
+        let BackoffLimits { min: first, max: longest } = pauses;
+        Self { next: now + first, pause: first, max_pause: longest, sent_at_last_attempt: sent }
     }
 
     pub(super) fn is_due(&self, now: Instant, sent: u64) -> bool {
         // An interface that was removed and added starts its counters at zero.
-        now >= self.next && (self.pause < self.longest || sent.abs_diff(self.sent) > FEW)
+        now >= self.next && (self.pause < self.max_pause || sent.abs_diff(self.sent_at_last_attempt) > MAX_IDLE_PACKETS)
     }
 
     /// An attempt has ended without success: the pause doubles.
-    pub(super) fn has_failed(&mut self, now: Instant, sent: u64) {
-        self.pause = (2 * self.pause).min(self.longest);
-        (self.next, self.sent) = (now + self.pause, sent);
+    pub(super) fn record_failure(&mut self, now: Instant, sent: u64) {
+        self.pause = (2 * self.pause).min(self.max_pause);
+        (self.next, self.sent_at_last_attempt) = (now + self.pause, sent);
     }
 }
 
@@ -57,12 +57,12 @@ mod tests {
 
     /// The seconds at which attempts are due if `each` packets are sent per second.
     fn attempts(each: u64, until: u64) -> Vec<u64> {
-        let pauses = Pauses { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
-        let (mut again, mut due) = (Again::new(at(0), pauses, 0), Vec::new());
+        let pauses = BackoffLimits { min: Duration::from_secs(1), max: Duration::from_secs(30) };
+        let (mut again, mut due) = (Backoff::new(at(0), pauses, 0), Vec::new());
         for second in 1..=until {
             if again.is_due(at(second), second * each) {
                 due.push(second);
-                again.has_failed(at(second), second * each);
+                again.record_failure(at(second), second * each);
             }
         }
         due
@@ -76,10 +76,10 @@ mod tests {
     #[test]
     fn attempts_stop_when_nothing_is_sent_and_resume_with_traffic() {
         assert_eq!(attempts(0, 3600), [1, 3, 7, 15, 31]);
-        let pauses = Pauses { first: Duration::from_secs(30), longest: Duration::from_secs(30) };
-        let again = Again::new(at(0), pauses, 100);
-        assert!(!again.is_due(at(3600), 100 + FEW));
-        assert!(again.is_due(at(3600), 101 + FEW));
+        let pauses = BackoffLimits { min: Duration::from_secs(30), max: Duration::from_secs(30) };
+        let again = Backoff::new(at(0), pauses, 100);
+        assert!(!again.is_due(at(3600), 100 + MAX_IDLE_PACKETS));
+        assert!(again.is_due(at(3600), 101 + MAX_IDLE_PACKETS));
         assert!(!again.is_due(at(29), 1000));
         assert!(again.is_due(at(30), 10), "the interface was created again");
     }

@@ -20,118 +20,118 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::Edge;
-use super::again::{Again, Pauses};
+use super::again::{Backoff, BackoffLimits};
 use super::link_rates::LinkState;
 use super::udp_watch::read_counters;
 
 /// chosen: a user looks for the cause of a failure after some seconds; one query is about 150 bytes.
-const EACH: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// chosen: more than the keep-alives of spare connections, and fewer than the unanswered queries of one web page.
-const FEW: u64 = 4;
+const MAX_IDLE_PACKETS: u64 = 4;
 /// Between probes of a link whose DNS servers do not answer.
-const PAUSES: Pauses = Pauses { first: EACH, longest: Duration::from_secs(60) };
+const PROBE_PAUSES: BackoffLimits = BackoffLimits { min: PROBE_INTERVAL, max: Duration::from_secs(60) };
 /// chosen: the resolver's own limit for one server of a link, plus the start of a second query.
-const SYSTEM: Duration = Duration::from_secs(3);
+const SYSTEM_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Probes the DNS servers of the links by which packets leave, until dropped.
-pub(super) async fn watch(edge: &Edge) -> Infallible {
+pub(super) async fn run(edge: &Edge) -> Infallible {
     let started_at = std::time::Instant::now();
     let now = || Instant::from_millis(u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX));
-    let mut pace = Pace::default();
+    let mut pace = ProbeSchedule::default();
     loop {
-        sleep(EACH).await;
+        sleep(PROBE_INTERVAL).await;
         let passing = edge.lan_uplink.borrow().clone();
         let sent = || passing.iter().filter_map(|link| Some((link.clone(), read_counters(link)?.sent))).collect();
         let links: Vec<LinkState> = edge.links().into_iter().filter(|link| link.up && !link.unresponsive).collect();
         let is_due = pace.is_due(now(), sent(), links.len());
         let found = if is_due {
             let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await else { continue };
-            let before = edge.nameless.borrow().clone();
-            look(edge, &survey, Inquiry::new(&links, &passing, &before)).await
+            let before = edge.dns_failures.borrow().clone();
+            probe_links(edge, &survey, ProbeRound::new(&links, &passing, &before)).await
         } else if links.len() < 2 {
-            Found::default()
+            DnsProbeResult::default()
         } else {
             continue;
         };
         let is_new =
-            edge.nameless.send_if_modified(|now| std::mem::replace(now, found.nameless.clone()) != found.nameless);
+            edge.dns_failures.send_if_modified(|now| std::mem::replace(now, found.failed_links.clone()) != found.failed_links);
         if is_due {
-            pace.ended(now(), sent(), &found, is_new);
+            pace.round_ended(now(), sent(), &found, is_new);
         }
     }
 }
 
-async fn look(edge: &Edge, survey: &InterfaceList, mut inquiry: Inquiry) -> Found {
+async fn probe_links(edge: &Edge, survey: &InterfaceList, mut inquiry: ProbeRound) -> DnsProbeResult {
     let resolver = &edge.relay_pool.dialer.resolver;
     loop {
-        match inquiry.next() {
+        match inquiry.next_step() {
             Step::Link(link) => {
-                let gives = match survey.by_name(&link) {
+                let answers = match survey.by_name(&link) {
                     Some(interface) => resolver.can_resolve_over(interface).await,
                     None => None,
                 };
-                inquiry.link_answers(&link, gives);
+                inquiry.record_link(&link, answers);
             }
             Step::System => {
-                let answer = resolver.resolve_for(None, &unknown_name(), None, SYSTEM).await;
-                inquiry.system = Some(answer.map_or_else(|error| error.is_definitive, |_| true));
+                let answer = resolver.resolve_for(None, &uncached_name(), None, SYSTEM_TIMEOUT).await;
+                inquiry.system_answers = Some(answer.map_or_else(|error| error.is_definitive, |_| true));
             }
-            Step::Ended(found) => return found,
+            Step::Done(found) => return found,
         }
     }
 }
 
 /// A name that no resolver has in its cache.
-fn unknown_name() -> String {
+fn uncached_name() -> String {
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!("x{:x}.arpa.", time.as_nanos())
 }
 
 /// Decides when links are probed (rules 1 and 4).
 #[derive(Debug, Default)]
-struct Pace {
+struct ProbeSchedule {
     /// Packets that each link by which packets leave had sent at the previous check.
-    before: BTreeMap<String, u64>,
+    sent_before: BTreeMap<String, u64>,
     /// Backoff after the servers of a link did not answer.
-    again: Option<Again>,
+    backoff: Option<Backoff>,
     /// Queries have moved away from that link.
-    is_left: bool,
+    has_moved: bool,
 }
 
-impl Pace {
+impl ProbeSchedule {
     fn is_due(&mut self, now: Instant, sent: BTreeMap<String, u64>, links: usize) -> bool {
         let all = sent.values().sum();
-        let before = std::mem::replace(&mut self.before, sent);
+        let before = std::mem::replace(&mut self.sent_before, sent);
         if links < 2 {
-            (self.again, self.is_left) = (None, false);
+            (self.backoff, self.has_moved) = (None, false);
             return false;
         }
         let is_used = |(link, sent): (&String, &u64)| {
-            before.get(link).is_some_and(|before| sent.saturating_sub(*before) > FEW)
+            before.get(link).is_some_and(|before| sent.saturating_sub(*before) > MAX_IDLE_PACKETS)
         };
-        let is_used = self.before.iter().any(is_used);
-        (is_used || self.is_left) && self.again.as_ref().is_none_or(|again| again.is_due(now, all))
+        let is_used = self.sent_before.iter().any(is_used);
+        (is_used || self.has_moved) && self.backoff.as_ref().is_none_or(|again| again.is_due(now, all))
     }
 
     /// The probes have ended. The packets that they sent do not count as traffic.
-    fn ended(&mut self, now: Instant, sent: BTreeMap<String, u64>, found: &Found, is_new: bool) {
+    fn round_ended(&mut self, now: Instant, sent: BTreeMap<String, u64>, found: &DnsProbeResult, is_new: bool) {
         let all = sent.values().sum();
-        (self.before, self.is_left) = (sent, !found.nameless.is_empty());
-        match &mut self.again {
-            _ if !found.is_suspected => self.again = None,
-            Some(again) if !is_new => again.has_failed(now, all),
-            _ => self.again = Some(Again::new(now, PAUSES, all)),
+        (self.sent_before, self.has_moved) = (sent, !found.failed_links.is_empty());
+        match &mut self.backoff {
+            _ if !found.is_any_failing => self.backoff = None,
+            Some(again) if !is_new => again.record_failure(now, all),
+            _ => self.backoff = Some(Backoff::new(now, PROBE_PAUSES, all)),
         }
     }
 }
 
 /// Result of a round of probes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Found {
+struct DnsProbeResult {
     /// The links whose DNS servers do not answer, while those of another usable link do.
-    nameless: BTreeSet<String>,
+    failed_links: BTreeSet<String>,
     /// Whether the servers of some link do not answer, even if there is no better link.
-    is_suspected: bool,
+    is_any_failing: bool,
 }
 
 /// The next action of a round of probes.
@@ -140,88 +140,88 @@ enum Step {
     Link(String),
     /// Query the system's own resolver.
     System,
-    Ended(Found),
+    Done(DnsProbeResult),
 }
 
 /// A round of probes: which links have answered so far. Decides the next probe and the result.
 #[derive(Debug)]
-struct Inquiry {
-    links: Vec<Asked>,
+struct ProbeRound {
+    links: Vec<LinkQueries>,
     /// Whether the system's own resolver answered; `None`: not queried yet.
-    system: Option<bool>,
+    system_answers: Option<bool>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct LinkQueries {
     name: String,
     metered: bool,
-    is_passing: bool,
+    is_in_use: bool,
     /// Whether its DNS servers did not answer in the previous round.
-    was_nameless: bool,
+    had_failed: bool,
     /// Whether its servers answered each probe; `None`: no server is known.
     answers: Vec<Option<bool>>,
 }
 
-impl Asked {
-    fn gives(&self) -> Option<bool> {
+impl LinkQueries {
+    fn answered(&self) -> Option<bool> {
         self.answers.last().copied().flatten()
     }
 
     /// Whether it needs another query (rule 2): none was sent yet, or the first one was not answered.
-    fn is_open(&self) -> bool {
-        self.answers.is_empty() || (self.answers == [Some(false)] && !self.was_nameless)
+    fn needs_query(&self) -> bool {
+        self.answers.is_empty() || (self.answers == [Some(false)] && !self.had_failed)
     }
 }
 
-impl Inquiry {
+impl ProbeRound {
     fn new(links: &[LinkState], passing: &BTreeSet<String>, nameless: &BTreeSet<String>) -> Self {
-        let of = |link: &LinkState| Asked {
+        let of = |link: &LinkState| LinkQueries {
             name: link.name.clone(),
             metered: link.metered,
-            is_passing: passing.contains(&link.name),
-            was_nameless: nameless.contains(&link.name),
+            is_in_use: passing.contains(&link.name),
+            had_failed: nameless.contains(&link.name),
             answers: Vec::new(),
         };
-        Self { links: links.iter().map(of).collect(), system: None }
+        Self { links: links.iter().map(of).collect(), system_answers: None }
     }
 
-    fn link_answers(&mut self, link: &str, gives: Option<bool>) {
-        if let Some(asked) = self.links.iter_mut().find(|asked| asked.name == link) {
-            asked.answers.push(gives);
+    fn record_link(&mut self, link: &str, answers: Option<bool>) {
+        if let Some(queried) = self.links.iter_mut().find(|queried| queried.name == link) {
+            queried.answers.push(answers);
         }
     }
 
-    fn next(&self) -> Step {
-        let passing = || self.links.iter().filter(|link| link.is_passing);
+    fn next_step(&self) -> Step {
+        let passing = || self.links.iter().filter(|link| link.is_in_use);
         // First the links that are in use, each until its result is clear.
-        if let Some(link) = passing().find(|link| link.is_open()) {
+        if let Some(link) = passing().find(|link| link.needs_query()) {
             return Step::Link(link.name.clone());
         }
         // If all of them answer, the other links need no probe.
-        let suspects = || passing().filter(|link| link.gives() == Some(false));
+        let suspects = || passing().filter(|link| link.answered() == Some(false));
         if suspects().next().is_none() {
-            return Step::Ended(Found::default());
+            return Step::Done(DnsProbeResult::default());
         }
         // Then another link must answer before one is left: unmetered links first, metered ones only as rule 3 allows.
         for metered in [false, true] {
             // The system's resolver is no evidence if queries have already left the failed link: then it uses the metered link now.
-            if metered && !suspects().any(|link| link.was_nameless) {
-                match self.system {
+            if metered && !suspects().any(|link| link.had_failed) {
+                match self.system_answers {
                     None => return Step::System,
                     Some(true) => break,
                     Some(false) => {}
                 }
             }
             let mut of = self.links.iter().filter(|link| link.metered == metered);
-            if of.clone().any(|link| link.gives() == Some(true)) {
+            if of.clone().any(|link| link.answered() == Some(true)) {
                 let nameless = suspects().map(|link| link.name.clone()).collect();
-                return Step::Ended(Found { nameless, is_suspected: true });
+                return Step::Done(DnsProbeResult { failed_links: nameless, is_any_failing: true });
             }
-            if let Some(link) = of.find(|link| !link.is_passing && link.answers.is_empty()) {
+            if let Some(link) = of.find(|link| !link.is_in_use && link.answers.is_empty()) {
                 return Step::Link(link.name.clone());
             }
         }
-        Step::Ended(Found { nameless: BTreeSet::new(), is_suspected: true })
+        Step::Done(DnsProbeResult { failed_links: BTreeSet::new(), is_any_failing: true })
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
 
     /// Runs a round of probes over the links `own`, `free` and `metered`, where packets leave by `own`. `answers` gives for each link
     /// whether its servers answer each query; the last value repeats. Returns which servers were probed, and the result.
-    fn run(before: &[&str], system: bool, answers: &[(&str, &[bool])]) -> (Vec<String>, Found) {
+    fn run(before: &[&str], system: bool, answers: &[(&str, &[bool])]) -> (Vec<String>, DnsProbeResult) {
         let link = |name: &str| LinkState {
             name: name.to_owned(),
             up: true,
@@ -252,20 +252,20 @@ mod tests {
             .filter(|name| answers.iter().any(|(link, _)| link == name))
             .map(link)
             .collect();
-        let (mut inquiry, mut asked) = (Inquiry::new(&links, &set(&["own"]), &set(before)), Vec::<String>::new());
+        let (mut inquiry, mut probed) = (ProbeRound::new(&links, &set(&["own"]), &set(before)), Vec::<String>::new());
         loop {
-            match inquiry.next() {
+            match inquiry.next_step() {
                 Step::Link(link) => {
                     let (_, message) = answers.iter().find(|(name, _)| *name == link).unwrap();
-                    let times = asked.iter().filter(|name| **name == link).count();
-                    inquiry.link_answers(&link, Some(message[times.min(message.len() - 1)]));
-                    asked.push(link);
+                    let times = probed.iter().filter(|name| **name == link).count();
+                    inquiry.record_link(&link, Some(message[times.min(message.len() - 1)]));
+                    probed.push(link);
                 }
                 Step::System => {
-                    inquiry.system = Some(system);
-                    asked.push("system".to_owned());
+                    inquiry.system_answers = Some(system);
+                    probed.push("system".to_owned());
                 }
-                Step::Ended(found) => return (asked, found),
+                Step::Done(found) => return (probed, found),
             }
         }
     }
@@ -273,14 +273,14 @@ mod tests {
     #[test]
     fn a_link_fails_if_its_dns_servers_do_not_answer_twice_and_those_of_another_link_do() {
         let (asked, found) = run(&[], false, &[("own", &[true]), ("free", &[true])]);
-        assert_eq!((asked.concat(), found), ("own".into(), Found::default()), "the other link is not probed");
+        assert_eq!((asked.concat(), found), ("own".into(), DnsProbeResult::default()), "the other link is not probed");
         let (asked, found) = run(&[], false, &[("own", &[false, true]), ("free", &[true])]);
-        assert_eq!((asked.concat(), found), ("ownown".into(), Found::default()), "packets were lost");
+        assert_eq!((asked.concat(), found), ("ownown".into(), DnsProbeResult::default()), "packets were lost");
         let (asked, found) = run(&[], false, &[("own", &[false]), ("free", &[true]), ("metered", &[true])]);
         assert_eq!(asked, ["own", "own", "free"]);
-        assert_eq!(found, Found { nameless: set(&["own"]), is_suspected: true });
+        assert_eq!(found, DnsProbeResult { failed_links: set(&["own"]), is_any_failing: true });
         let (_, found) = run(&[], false, &[("own", &[false]), ("free", &[false])]);
-        assert_eq!(found, Found { nameless: set(&[]), is_suspected: true }, "none is better");
+        assert_eq!(found, DnsProbeResult { failed_links: set(&[]), is_any_failing: true }, "none is better");
     }
 
     #[test]
@@ -288,18 +288,18 @@ mod tests {
         let all: [(&str, &[bool]); 3] = [("own", &[false]), ("free", &[false]), ("metered", &[true])];
         let (asked, found) = run(&[], true, &all);
         assert_eq!(asked, ["own", "own", "free", "system"]);
-        assert_eq!(found, Found { nameless: set(&[]), is_suspected: true });
+        assert_eq!(found, DnsProbeResult { failed_links: set(&[]), is_any_failing: true });
         let (asked, found) = run(&[], false, &all);
         assert_eq!(asked, ["own", "own", "free", "system", "metered"]);
-        assert_eq!(found.nameless, set(&["own"]));
+        assert_eq!(found.failed_links, set(&["own"]));
         // Queries have left `own`: the system's resolver uses the metered link now.
         let (asked, found) = run(&["own"], true, &all);
-        assert_eq!((asked.join(" "), found.nameless), ("own free metered".into(), set(&["own"])));
-        assert_eq!(run(&["own"], true, &[("own", &[true]), ("metered", &[true])]).1, Found::default());
+        assert_eq!((asked.join(" "), found.failed_links), ("own free metered".into(), set(&["own"])));
+        assert_eq!(run(&["own"], true, &[("own", &[true]), ("metered", &[true])]).1, DnsProbeResult::default());
     }
 
     /// The seconds at which links are probed within an hour, if `each` packets leave per check.
-    fn looks(pace: &mut Pace, each: u64, links: usize, found: &Found) -> Vec<u64> {
+    fn probe_times(pace: &mut ProbeSchedule, each: u64, links: usize, found: &DnsProbeResult) -> Vec<u64> {
         let (mut sent, mut due) = (0, Vec::new());
         for second in (5..=3600).step_by(5) {
             sent += each;
@@ -307,7 +307,7 @@ mod tests {
                 due.push(second);
                 // The probes themselves send packets.
                 sent += 8;
-                pace.ended(at(second), BTreeMap::from([("own".to_owned(), sent)]), found, false);
+                pace.round_ended(at(second), BTreeMap::from([("own".to_owned(), sent)]), found, false);
             }
         }
         due
@@ -315,26 +315,26 @@ mod tests {
 
     #[test]
     fn links_are_probed_while_packets_leave_and_another_link_is_usable() {
-        assert_eq!(looks(&mut Pace::default(), 5, 2, &Found::default()).len(), 719);
-        assert_eq!(looks(&mut Pace::default(), 4, 2, &Found::default()), [0; 0]);
-        assert_eq!(looks(&mut Pace::default(), 5, 1, &Found::default()), [0; 0]);
+        assert_eq!(probe_times(&mut ProbeSchedule::default(), 5, 2, &DnsProbeResult::default()).len(), 719);
+        assert_eq!(probe_times(&mut ProbeSchedule::default(), 4, 2, &DnsProbeResult::default()), [0; 0]);
+        assert_eq!(probe_times(&mut ProbeSchedule::default(), 5, 1, &DnsProbeResult::default()), [0; 0]);
     }
 
     #[test]
     fn a_failed_link_is_probed_at_growing_intervals_and_not_while_nothing_is_sent() {
-        let found = Found { nameless: set(&["own"]), is_suspected: true };
-        let nameless = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), is_left: true, ..Pace::default() };
-        assert_eq!(looks(&mut nameless(), 0, 2, &found), [5, 15, 35, 75]);
-        let due = looks(&mut nameless(), 5, 2, &found);
+        let found = DnsProbeResult { failed_links: set(&["own"]), is_any_failing: true };
+        let nameless = || ProbeSchedule { backoff: Some(Backoff::new(at(0), PROBE_PAUSES, 0)), has_moved: true, ..ProbeSchedule::default() };
+        assert_eq!(probe_times(&mut nameless(), 0, 2, &found), [5, 15, 35, 75]);
+        let due = probe_times(&mut nameless(), 5, 2, &found);
         assert_eq!((&due[..6], due.len()), (&[5, 15, 35, 75, 135, 195][..], 62));
-        assert_eq!(looks(&mut nameless(), 5, 1, &found), [0; 0]);
+        assert_eq!(probe_times(&mut nameless(), 5, 1, &found), [0; 0]);
     }
 
     #[test]
     fn if_no_links_dns_servers_answer_they_are_probed_at_growing_intervals_while_packets_leave() {
-        let found = Found { nameless: set(&[]), is_suspected: true };
-        let suspected = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), ..Pace::default() };
-        assert_eq!(looks(&mut suspected(), 0, 2, &found), [0; 0]);
-        assert_eq!(looks(&mut suspected(), 5, 2, &found)[..4], [10, 20, 40, 80]);
+        let found = DnsProbeResult { failed_links: set(&[]), is_any_failing: true };
+        let suspected = || ProbeSchedule { backoff: Some(Backoff::new(at(0), PROBE_PAUSES, 0)), ..ProbeSchedule::default() };
+        assert_eq!(probe_times(&mut suspected(), 0, 2, &found), [0; 0]);
+        assert_eq!(probe_times(&mut suspected(), 5, 2, &found)[..4], [10, 20, 40, 80]);
     }
 }

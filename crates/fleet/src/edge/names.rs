@@ -8,18 +8,18 @@
 use std::collections::BTreeSet;
 
 use marline_net::links::{Interface, InterfaceList};
-use marline_paths::gateway::NameLinks;
+use marline_paths::gateway::DnsLinks;
 
 use super::link_rates::LinkState;
 use super::udp_link::best;
 
 /// State of the choice: over which links this host's own DNS queries leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct NamesNow {
+pub struct DnsLinkState {
     /// Another link for queries over IPv4; `None`: they follow the host's own routes.
-    pub v4: Option<NamesOver>,
+    pub v4: Option<DnsLinkOverride>,
     /// Another link for queries over IPv6; `None`: they follow the host's own routes.
-    pub v6: Option<NamesOver>,
+    pub v6: Option<DnsLinkOverride>,
     /// Links whose own DNS servers do not answer over them, while those of another link do.
     pub nameless: BTreeSet<String>,
     /// Why the kernel refused the routes over these links; `None`: it did not.
@@ -28,83 +28,83 @@ pub struct NamesNow {
 
 /// A link that DNS queries take instead of the link of the host's own default route.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct NamesOver {
+pub struct DnsLinkOverride {
     /// The interface that they take.
     pub link: String,
     /// The interface of the host's default route.
     pub instead_of: String,
     /// Why queries do not take the default route.
-    pub why: NamesWhy,
+    pub why: DnsLinkReason,
 }
 
 /// Why DNS queries do not take a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum NamesWhy {
+pub enum DnsLinkReason {
     /// The link is down.
     Down,
     /// The link is up, but unresponsive.
-    Silent,
+    Unresponsive,
     /// Its DNS servers do not answer, and those of another link do.
-    Nameless,
+    DnsUnanswered,
 }
 
-impl NamesWhy {
+impl DnsLinkReason {
     /// The reason as a clause for a log line or status.
-    pub fn words(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
             Self::Down => "it is down",
-            Self::Silent => "it does not answer",
-            Self::Nameless => "its name servers do not answer, and those of another link do",
+            Self::Unresponsive => "it does not answer",
+            Self::DnsUnanswered => "its name servers do not answer, and those of another link do",
         }
     }
 
     fn of(link: &LinkState, nameless: &BTreeSet<String>) -> Option<Self> {
         match link {
             link if !link.up => Some(Self::Down),
-            link if link.unresponsive => Some(Self::Silent),
-            link => nameless.contains(&link.name).then_some(Self::Nameless),
+            link if link.unresponsive => Some(Self::Unresponsive),
+            link => nameless.contains(&link.name).then_some(Self::DnsUnanswered),
         }
     }
 }
 
 /// Chooses the links for the queries of each family, IPv4 first. `own` are the interfaces of the default routes, `rest` is the UDP link of
 /// the LAN.
-pub(super) fn over<'a>(
+pub(super) fn choose<'a>(
     survey: &'a InterfaceList,
     links: &[LinkState],
     nameless: &BTreeSet<String>,
-    own: [Option<&Interface>; 2],
-    rest: Option<&str>,
-) -> (NameLinks<'a>, NamesNow) {
-    let now = |[v4, v6]: [Option<NamesOver>; 2]| NamesNow { v4, v6, nameless: nameless.clone(), error: None };
+    default_interfaces: [Option<&Interface>; 2],
+    udp_link: Option<&str>,
+) -> (DnsLinks<'a>, DnsLinkState) {
+    let now = |[v4, v6]: [Option<DnsLinkOverride>; 2]| DnsLinkState { v4, v6, nameless: nameless.clone(), error: None };
     if survey.vpn.is_some() {
-        return (NameLinks::default(), now([None, None]));
+        return (DnsLinks::default(), now([None, None]));
     }
     let has: [fn(&Interface) -> bool; 2] = [|link| link.route_v4.is_some(), |link| link.route_v6.is_some()];
     let of = |family: usize| {
         let able = |link: &LinkState| survey.by_name(&link.name).is_some_and(has[family]);
-        instead(links, nameless, &own[family]?.name, rest, able)
+        replacement(links, nameless, &default_interfaces[family]?.name, udp_link, able)
     };
     let found = [of(0), of(1)];
     let [v4, v6] = found.each_ref().map(|over| survey.by_name(&over.as_ref()?.link));
-    (NameLinks { v4, v6 }, now(found))
+    (DnsLinks { v4, v6 }, now(found))
 }
 
 /// The link for queries instead of `own`; `able` tests whether a link has a route of the family. `None`: `own` is usable, or no other link
 /// is.
-fn instead(
+fn replacement(
     links: &[LinkState],
     nameless: &BTreeSet<String>,
-    credentials: &str,
-    rest: Option<&str>,
+    default_link: &str,
+    udp_link: Option<&str>,
     able: impl Fn(&LinkState) -> bool,
-) -> Option<NamesOver> {
+) -> Option<DnsLinkOverride> {
     // An interface that is not one of the links is not known to fail.
-    let why = NamesWhy::of(links.iter().find(|link| link.name == credentials)?, nameless)?;
-    let able = || links.iter().filter(|link| NamesWhy::of(link, nameless).is_none() && able(link));
-    let link = able().find(|link| Some(link.name.as_str()) == rest).or_else(|| best(able()))?;
-    Some(NamesOver { link: link.name.clone(), instead_of: credentials.to_owned(), why })
+    let why = DnsLinkReason::of(links.iter().find(|link| link.name == default_link)?, nameless)?;
+    let able = || links.iter().filter(|link| DnsLinkReason::of(link, nameless).is_none() && able(link));
+    let link = able().find(|link| Some(link.name.as_str()) == udp_link).or_else(|| best(able()))?;
+    Some(DnsLinkOverride { link: link.name.clone(), instead_of: default_link.to_owned(), why })
 }
 
 #[cfg(test)]
@@ -127,8 +127,8 @@ mod tests {
         LinkState { unresponsive: true, ..link }
     }
 
-    fn of(links: &[LinkState], rest: Option<&str>) -> Option<String> {
-        instead(links, &BTreeSet::new(), "eth0", rest, |_| true).map(|over| over.link)
+    fn of(links: &[LinkState], udp_link: Option<&str>) -> Option<String> {
+        replacement(links, &BTreeSet::new(), "eth0", udp_link, |_| true).map(|over| over.link)
     }
 
     #[test]
@@ -159,9 +159,9 @@ mod tests {
     #[test]
     fn queries_leave_a_link_whose_dns_servers_do_not_answer() {
         let links = [link("eth0", 9), link("wlan0", 1)];
-        let of = |nameless: &[&str], rest| instead(&links, &names(nameless), "eth0", rest, |_| true);
+        let of = |nameless: &[&str], rest| replacement(&links, &names(nameless), "eth0", rest, |_| true);
         let over = of(&["eth0"], Some("eth0")).unwrap();
-        assert_eq!((over.link.as_str(), over.instead_of.as_str(), over.why), ("wlan0", "eth0", NamesWhy::Nameless));
+        assert_eq!((over.link.as_str(), over.instead_of.as_str(), over.why), ("wlan0", "eth0", DnsLinkReason::DnsUnanswered));
         assert_eq!(of(&["wlan0"], None), None);
         assert_eq!(of(&["eth0", "wlan0"], None), None);
     }
@@ -196,11 +196,11 @@ mod tests {
         let mut survey = InterfaceList { interfaces, vpn: None };
         let links = [silent(link("eth0", 9)), link("wlan0", 9), link("wwan0", 1), link("wwan1", 0)];
         let chosen = |survey: &InterfaceList, links: &[LinkState], rest| {
-            let credentials = [survey.by_name("eth0"); 2];
-            let (chosen, now) = over(survey, links, &names(&["wwan9"]), credentials, rest);
-            let [v4, v6] = [(chosen.v4, &now.v4), (chosen.v6, &now.v6)].map(|(led, reply)| {
-                assert_eq!(led.map(|link| &link.name), reply.as_ref().map(|over| &over.link));
-                led.map_or("", |link| &link.name).to_owned()
+            let default_interfaces = [survey.by_name("eth0"); 2];
+            let (chosen, now) = choose(survey, links, &names(&["wwan9"]), default_interfaces, rest);
+            let [v4, v6] = [(chosen.v4, &now.v4), (chosen.v6, &now.v6)].map(|(interface, replacement)| {
+                assert_eq!(interface.map(|link| &link.name), replacement.as_ref().map(|over| &over.link));
+                interface.map_or("", |link| &link.name).to_owned()
             });
             assert_eq!((now.nameless, now.error), (names(&["wwan9"]), None));
             (v4, v6)

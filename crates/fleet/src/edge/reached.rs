@@ -21,31 +21,31 @@ use super::relay_list::RelayEntry;
 use super::trust::ClientTrust;
 
 /// chosen: a cached name is resolved at once.
-const LOOK_UP: Duration = Duration::from_secs(1);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Limits of a probe: how many connection attempts it makes, the time between their starts, and its total time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Patience {
-    tries: u32,
-    apart: Duration,
-    limit: Duration,
+pub(super) struct ProbeTiming {
+    attempts: u32,
+    attempt_interval: Duration,
+    timeout: Duration,
 }
 
-impl Patience {
+impl ProbeTiming {
     /// For a link that is suspected to be down. chosen: an answer that takes longer is useless for a call. With the kernel's
     /// retransmissions there are five SYNs.
     pub(super) const QUICK: Self =
-        Self { tries: 3, apart: Duration::from_millis(250), limit: Duration::from_millis(1500) };
+        Self { attempts: 3, attempt_interval: Duration::from_millis(250), timeout: Duration::from_millis(1500) };
     /// For a link that may only be slow. chosen: a full queue of a provider delays packets for this long. With the kernel's retransmissions
     /// there are five SYNs.
-    pub(super) const SLOW: Self = Self { tries: 3, apart: Duration::from_secs(1), limit: Duration::from_secs(3) };
+    pub(super) const SLOW: Self = Self { attempts: 3, attempt_interval: Duration::from_secs(1), timeout: Duration::from_secs(3) };
 }
 
 /// Result of a probe over a link, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Shown {
+pub(super) enum ProbeOutcome {
     /// Nothing came back, or there is no route.
-    Nothing,
+    NoResponse,
     /// The connection was refused, or another server answered instead of the relay.
     Refused,
     /// The server answered.
@@ -54,20 +54,20 @@ pub(super) enum Shown {
 
 /// The server that probes connect to.
 #[derive(Clone)]
-pub(super) enum Server {
+pub(super) enum ProbeServer {
     Relay(Arc<RelayEntry>, Vec<SocketAddr>, Arc<ClientTrust>),
     /// A server of direct flows, for each link over which its answer is evidence.
     Direct(BTreeMap<String, SocketAddr>),
 }
 
-impl Server {
+impl ProbeServer {
     /// The first relay that is not known to be unreachable; if there is none, the server of a direct flow.
-    pub(super) async fn of(edge: &Edge) -> Option<Self> {
+    pub(super) async fn choose(edge: &Edge) -> Option<Self> {
         let relay =
-            edge.relay_pool.relays.order().into_iter().find(|station| station.unreachable_reason().is_none());
-        if let Some(station) = relay {
-            let addresses = timeout(LOOK_UP, station.addresses()).await.ok()?.ok()?;
-            return Some(Self::Relay(station, addresses, Arc::new(edge.relay_pool.trusted())));
+            edge.relay_pool.relays.order().into_iter().find(|entry| entry.unreachable_reason().is_none());
+        if let Some(entry) = relay {
+            let addresses = timeout(LOOKUP_TIMEOUT, entry.addresses()).await.ok()?.ok()?;
+            return Some(Self::Relay(entry, addresses, Arc::new(edge.relay_pool.trusted())));
         }
         // Over a link with a captive portal, an answer is no evidence: it may come from the portal.
         let of = |link: String| Some((edge.relay_pool.dialer.direct_probe_target(&link)?, link));
@@ -78,37 +78,37 @@ impl Server {
     }
 
     /// Probes all these links at once and returns the best result; `whole`: with a TLS handshake.
-    pub(super) async fn over(&self, links: &[String], whole: bool, patience: Patience) -> Shown {
+    pub(super) async fn probe_links(&self, links: &[String], whole: bool, patience: ProbeTiming) -> ProbeOutcome {
         let mut tried = JoinSet::new();
         for link in links {
             let (server, link) = (self.clone(), link.clone());
-            tried.spawn(async move { server.over_one(&link, whole, patience).await });
+            tried.spawn(async move { server.probe_link(&link, whole, patience).await });
         }
-        let mut best = Shown::Nothing;
-        while best < Shown::Reached
+        let mut best = ProbeOutcome::NoResponse;
+        while best < ProbeOutcome::Reached
             && let Some(one) = tried.join_next().await
         {
-            best = best.max(one.unwrap_or(Shown::Nothing));
+            best = best.max(one.unwrap_or(ProbeOutcome::NoResponse));
         }
         best
     }
 
     /// Probes this link; `whole`: with a TLS handshake.
-    pub(super) async fn over_one(&self, link: &str, whole: bool, patience: Patience) -> Shown {
+    pub(super) async fn probe_link(&self, link: &str, whole: bool, patience: ProbeTiming) -> ProbeOutcome {
         match self {
             Self::Direct(servers) => match servers.get(link) {
                 Some(server) => {
-                    first(&[*server], link, patience).await.map_or_else(|shown| shown, |_| Shown::Reached)
+                    connect_over(&[*server], link, patience).await.map_or_else(|shown| shown, |_| ProbeOutcome::Reached)
                 }
-                None => Shown::Nothing,
+                None => ProbeOutcome::NoResponse,
             },
-            Self::Relay(station, addresses, trusted) => match first(addresses, link, patience).await {
+            Self::Relay(entry, addresses, trusted) => match connect_over(addresses, link, patience).await {
                 Err(shown) => shown,
-                Ok(socket) if whole => match tls_handshake(socket, station, trusted).await {
-                    Ok(_) => Shown::Reached,
-                    Err(_) => Shown::Refused,
+                Ok(socket) if whole => match tls_handshake(socket, entry, trusted).await {
+                    Ok(_) => ProbeOutcome::Reached,
+                    Err(_) => ProbeOutcome::Refused,
                 },
-                Ok(_) => Shown::Reached,
+                Ok(_) => ProbeOutcome::Reached,
             },
         }
     }
@@ -116,8 +116,8 @@ impl Server {
 
 /// Returns the first of several connections over the link that succeeds; they go to the first two addresses in turn. The error is the best
 /// result of the failed attempts.
-async fn first(addresses: &[SocketAddr], link: &str, patience: Patience) -> Result<TcpStream, Shown> {
-    let Patience { tries, apart, limit } = patience;
+async fn connect_over(addresses: &[SocketAddr], link: &str, patience: ProbeTiming) -> Result<TcpStream, ProbeOutcome> {
+    let ProbeTiming { attempts: tries, attempt_interval: apart, timeout: limit } = patience;
     let mut attempts = JoinSet::new();
     for (address, n) in addresses.iter().copied().take(2).cycle().zip(0..tries) {
         let by = DialOptions { device: Some(link.to_owned()), plain_tcp: true, ..DialOptions::default() };
@@ -126,13 +126,13 @@ async fn first(addresses: &[SocketAddr], link: &str, patience: Patience) -> Resu
             timeout(limit.saturating_sub(apart * n), connect(address, by)).await
         });
     }
-    let mut shown = Shown::Nothing;
-    while shown < Shown::Refused
+    let mut shown = ProbeOutcome::NoResponse;
+    while shown < ProbeOutcome::Refused
         && let Some(ended) = attempts.join_next().await
     {
         match ended {
             Ok(Ok(Ok(socket))) => return Ok(socket),
-            Ok(Ok(Err(error))) if is_refusal(&error) => shown = Shown::Refused,
+            Ok(Ok(Err(error))) if is_refusal(&error) => shown = ProbeOutcome::Refused,
             _ => {}
         }
     }

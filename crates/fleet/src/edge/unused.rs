@@ -28,10 +28,10 @@ pub struct UnusedLink {
 /// Checks all interfaces once. Blocks while the kernel answers.
 pub(super) fn find_unused(sample: &LinkSample) -> Vec<UnusedLink> {
     let Ok(survey) = list_interfaces() else { return Vec::new() };
-    let managed = sample.has_daemon.then(|| sample.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>());
+    let managed = sample.has_path_manager.then(|| sample.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>());
     // Endpoints are unknown without CAP_NET_ADMIN or without MPTCP. If another program manages the paths, they are no evidence.
-    let kernel_manages = !sample.has_daemon && !ground::is_userspace();
-    let endpoints = kernel_manages.then(|| ground::endpoints().ok()).flatten();
+    let kernel_manages = !sample.has_path_manager && !ground::is_userspace();
+    let endpoints = kernel_manages.then(|| ground::kernel_endpoints().ok()).flatten();
     unused_links(&survey, managed.as_deref(), endpoints.as_deref())
 }
 

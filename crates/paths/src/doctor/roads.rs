@@ -9,100 +9,100 @@ use marline_net::links::{Interface, InterfaceList, LinkArg, MeteredHints, Subnet
 use marline_sys::netlink::RouteSocket;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::{Facts, Finding, State};
-use crate::ground::{Settings, exit_of};
+use super::{HostFacts, Finding, Severity};
+use crate::ground::{Sysctls, exit_interface};
 
 /// What is known of one interface that is no loopback.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Road {
+pub struct LinkFacts {
     /// The interface.
     pub name: String,
     /// What it is taken for.
     pub kind: LinkKind,
     /// Whether its bytes cost money, as far as anybody says.
-    pub metered: bool,
+    pub is_metered: bool,
     /// Its lowest metric of a default route of IPv4, else of IPv6.
     pub metric: Option<u32>,
     /// The stricter of the two settings that count for it: 1 strict, 2 loose, 0 none.
     pub rp_filter: u8,
     /// Addresses whose packets to the world would leave by another interface, or not at all.
-    pub astray: Vec<IpAddr>,
+    pub misrouted_addresses: Vec<IpAddr>,
     /// Its addresses that another interface has as well.
-    pub shared: Vec<IpAddr>,
+    pub shared_addresses: Vec<IpAddr>,
     /// Of such a link: whether its router answers a socket that is bound to it; none: not tried.
-    pub answers: Option<bool>,
+    pub router_answers: Option<bool>,
 }
 
 /// Asks the kernel about each interface that has an address and a default route; `known` is what the configuration says.
-pub(super) fn roads(
+pub(super) fn gather_links(
     survey: &InterfaceList,
     metered: &MeteredHints,
-    settings: &Settings,
-    known: &[LinkArg],
-) -> Vec<Road> {
+    settings: &Sysctls,
+    link_args: &[LinkArg],
+) -> Vec<LinkFacts> {
     let socket = RouteSocket::open();
     let is_shared = |address: &IpAddr| {
         survey.interfaces.iter().filter(|interface| interface.addresses.contains(address)).count() > 1
     };
     // Of a shared address only bound sockets have a link of their own.
-    let leaves = |address: IpAddr, link: u32| {
+    let exit_of_address = |address: IpAddr, link: u32| {
         let bound = is_shared(&address).then_some(link);
-        socket.as_ref().ok().and_then(|socket| exit_of(socket, address, bound))
+        socket.as_ref().ok().and_then(|socket| exit_interface(socket, address, bound))
     };
-    let interfaces = survey.interfaces.iter().filter(|interface| can_lead(interface));
-    let road = |interface: &Interface| {
-        let routed = |address: &&IpAddr| {
+    let interfaces = survey.interfaces.iter().filter(|interface| may_be_link(interface));
+    let facts_of = |interface: &Interface| {
+        let has_route = |address: &&IpAddr| {
             if address.is_ipv4() { interface.route_v4.is_some() } else { interface.route_v6.is_some() }
         };
-        let astray = interface
+        let misrouted = interface
             .addresses
             .iter()
-            .filter(routed)
-            .filter(|a| leaves(**a, interface.index) != Some(interface.index));
-        let shared: Vec<IpAddr> = interface.addresses.iter().copied().filter(is_shared).collect();
-        let filter = |name: &str| {
+            .filter(has_route)
+            .filter(|a| exit_of_address(**a, interface.index) != Some(interface.index));
+        let shared_addresses: Vec<IpAddr> = interface.addresses.iter().copied().filter(is_shared).collect();
+        let rp_filter = |name: &str| {
             settings.read_of_interface("net/ipv4/conf", name, "rp_filter").and_then(|text| text.parse().ok())
         };
-        let said = known.iter().find(|named| named.name == interface.name);
-        let hinted = || metered.get(&interface.name).is_some_and(|metered| metered.metered);
-        Road {
+        let link_arg = link_args.iter().find(|arg| arg.name == interface.name);
+        let metered_hint = || metered.get(&interface.name).is_some_and(|metered| metered.metered);
+        LinkFacts {
             name: interface.name.clone(),
-            kind: said.and_then(|said| said.kind).unwrap_or(interface.kind),
-            metered: said.and_then(|said| said.metered).unwrap_or_else(hinted),
+            kind: link_arg.and_then(|link_arg| link_arg.kind).unwrap_or(interface.kind),
+            is_metered: link_arg.and_then(|link_arg| link_arg.metered).unwrap_or_else(metered_hint),
             metric: interface.route_v4.or(interface.route_v6).map(|route| route.metric),
-            rp_filter: filter("all").unwrap_or(0).max(filter(&interface.name).unwrap_or(0)),
-            astray: astray.copied().collect(),
-            answers: None,
-            shared,
+            rp_filter: rp_filter("all").unwrap_or(0).max(rp_filter(&interface.name).unwrap_or(0)),
+            misrouted_addresses: misrouted.copied().collect(),
+            router_answers: None,
+            shared_addresses: shared: shared_addresses,
         }
     };
     let interfaces: Vec<&Interface> = interfaces.collect();
-    let mut roads: Vec<Road> = interfaces.iter().map(|interface| road(interface)).collect();
+    let mut links: Vec<LinkFacts> = interfaces.iter().map(|interface| facts_of(interface)).collect();
     std::thread::scope(|scope| {
-        let tried: Vec<_> = roads
+        let attempts: Vec<_> = links
             .iter_mut()
             .zip(&interfaces)
-            .filter(|(road, _)| !road.shared.is_empty())
-            .filter_map(|(road, interface)| Some((road, interface.route_v4.or(interface.route_v6)?.gateway?)))
-            .map(|(road, gateway)| {
-                let name = road.name.clone();
-                (road, scope.spawn(move || answers(&name, gateway)))
+            .filter(|(link, _)| !link.shared_addresses.is_empty())
+            .filter_map(|(link, interface)| Some((link, interface.route_v4.or(interface.route_v6)?.gateway?)))
+            .map(|(link, gateway)| {
+                let name = link.name.clone();
+                (link, scope.spawn(move || does_router_answer(&name, gateway)))
             })
             .collect();
-        for (road, tried) in tried {
-            road.answers = tried.join().ok();
+        for (link, attempts) in attempts {
+            link.router_answers = attempts.join().ok();
         }
     });
-    roads
+    links
 }
 
 /// Whether a router answers a socket that is bound to this link, by accepting or by refusing a connection.
-fn answers(link: &str, router: IpAddr) -> bool {
+fn does_router_answer(link: &str, router: IpAddr) -> bool {
     let domain = if router.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let connect = || {
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
         socket.bind_device(Some(link.as_bytes()))?;
-        socket.connect_timeout(&SockAddr::from(SocketAddr::new(router, HTTP)), PATIENCE)
+        socket.connect_timeout(&SockAddr::from(SocketAddr::new(router, HTTP_PORT)), ROUTER_TIMEOUT)
     };
     match connect() {
         Ok(()) => true,
@@ -111,12 +111,12 @@ fn answers(link: &str, router: IpAddr) -> bool {
 }
 
 /// The port of a modem's page. One that has no page refuses the connection.
-const HTTP: u16 = 80;
+const HTTP_PORT: u16 = 80;
 /// chosen: two SYNs, at 0 and 1 s.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ROUTER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether it is, or might be, a link.
-fn can_lead(interface: &Interface) -> bool {
+fn may_be_link(interface: &Interface) -> bool {
     match &interface.usability {
         Usability::Usable => true,
         Usability::Unused(reason) => matches!(reason, UnusedReason::NoDefaultRoute | UnusedReason::BelowVpn(_)),
@@ -124,8 +124,8 @@ fn can_lead(interface: &Interface) -> bool {
 }
 
 /// The findings about links.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![links(facts)];
+pub(super) fn check_links(facts: &HostFacts) -> Vec<Finding> {
+    let mut findings = vec![check_usable_links(facts)];
     findings.extend(facts.survey.vpn.as_ref().map(|vpn| {
         Finding::note(
             "VPN",
@@ -133,18 +133,18 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
             "name the links below it with --link if connections may go beside it",
         )
     }));
-    findings.extend(missing(facts));
-    findings.extend(astray(facts));
-    findings.extend(same_subnet(&facts.survey));
-    findings.extend(same_address(facts));
-    findings.extend(strict(facts));
-    findings.extend(dear(facts));
+    findings.extend(check_default_routes(facts));
+    findings.extend(check_source_routing(facts));
+    findings.extend(check_subnets(&facts.survey));
+    findings.extend(check_shared_addresses(facts));
+    findings.extend(check_rp_filter(facts));
+    findings.extend(check_default_link_cost(facts));
     findings
 }
 
-fn links(facts: &Facts) -> Finding {
-    let found = |name: &str| facts.survey.interfaces.iter().find(|interface| interface.name == name);
-    if let Some(absent) = facts.named.iter().find(|wish| !wish.later && found(&wish.name).is_none()) {
+fn check_usable_links(facts: &HostFacts) -> Finding {
+    let find_interface = |name: &str| facts.survey.interfaces.iter().find(|interface| interface.name == name);
+    if let Some(absent) = facts.requested_links.iter().find(|requested| !requested.is_optional && find_interface(&requested.name).is_none()) {
         let name = &absent.name;
         return Finding::blocks(
             "links",
@@ -152,28 +152,28 @@ fn links(facts: &Facts) -> Finding {
             format!("`marline links` lists those there are; in `later` of [paths], {name} is waited for"),
         );
     }
-    let can = |interface: &&Interface| match &interface.usability {
-        Usability::Usable => is_wanted(facts, &interface.name),
+    let is_usable = |interface: &&Interface| match &interface.usability {
+        Usability::Usable => is_requested(facts, &interface.name),
         Usability::Unused(reason) => {
-            !facts.named.is_empty() && is_wanted(facts, &interface.name) && reason.can_be_overridden()
+            !facts.requested_links.is_empty() && is_requested(facts, &interface.name) && reason.can_be_overridden()
         }
     };
-    let usable: Vec<&str> = facts.survey.interfaces.iter().filter(can).map(|i| i.name.as_str()).collect();
-    let of = if facts.named.is_empty() { "" } else { " of those that the configuration names" };
+    let usable: Vec<&str> = facts.survey.interfaces.iter().filter(is_usable).map(|i| i.name.as_str()).collect();
+    let scope = if facts.requested_links.is_empty() { "" } else { " of those that the configuration names" };
     match usable.len() {
-        0 if facts.named.iter().any(|wish| wish.later) => Finding::note(
+        0 if facts.requested_links.iter().any(|requested| requested.is_optional) => Finding::note(
             "links",
-            format!("no link{of} can be used yet"),
+            format!("no link{scope} can be used yet"),
             "connect one; `marline links` says why others are not used",
         ),
         0 => Finding::blocks(
             "links",
-            format!("no link{of} can be used"),
+            format!("no link{scope} can be used"),
             "`marline links` says why, for each interface",
         ),
         1 => Finding::note(
             "links",
-            format!("only one link{of} can be used: {}", usable.join(", ")),
+            format!("only one link{scope} can be used: {}", usable.join(", ")),
             "connect a second one; `marline links` says why others are not used",
         ),
         count => Finding::ok("links", format!("{count}: {}", usable.join(", "))),
@@ -181,12 +181,12 @@ fn links(facts: &Facts) -> Finding {
 }
 
 /// Whether a run would use it, as far as the configuration says.
-fn is_wanted(facts: &Facts, name: &str) -> bool {
-    facts.named.is_empty() || facts.named.iter().any(|wish| wish.name == name)
+fn is_requested(facts: &HostFacts, name: &str) -> bool {
+    facts.requested_links.is_empty() || facts.requested_links.iter().any(|requested| requested.name == name)
 }
 
-fn missing(facts: &Facts) -> Vec<Finding> {
-    let lost =
+fn check_default_routes(facts: &HostFacts) -> Vec<Finding> {
+    let unrouted =
         facts.survey.interfaces.iter().filter(|i| i.usability == Usability::Unused(UnusedReason::NoDefaultRoute));
     let finding = |interface: &Interface| {
         let name = &interface.name;
@@ -198,22 +198,22 @@ fn missing(facts: &Facts) -> Vec<Finding> {
             ),
         )
     };
-    lost.map(finding).collect()
+    unrouted.map(finding).collect()
 }
 
-fn astray(facts: &Facts) -> Option<Finding> {
-    let astray: Vec<String> = facts
-        .roads
+fn check_source_routing(facts: &HostFacts) -> Option<Finding> {
+    let misrouted: Vec<String> = facts
+        .links
         .iter()
-        .filter(|road| !road.astray.is_empty())
-        .map(|road| {
-            let addresses: Vec<String> = road.astray.iter().map(ToString::to_string).collect();
-            format!("{} of {}", addresses.join(", "), road.name)
+        .filter(|link| !link.misrouted_addresses.is_empty())
+        .map(|link| {
+            let addresses: Vec<String> = link.misrouted_addresses.iter().map(ToString::to_string).collect();
+            format!("{} of {}", addresses.join(", "), link.name)
         })
         .collect();
-    let addresses = astray.join("; ");
-    match (astray.is_empty(), facts.daemon) {
-        (true, _) if facts.roads.len() < 2 => None,
+    let addresses = misrouted.join("; ");
+    match (misrouted.is_empty(), facts.daemon) {
+        (true, _) if facts.links.len() < 2 => None,
         (true, _) => Some(Finding::ok("routing", "what has a link's address leaves by that link")),
         (false, None) => Some(Finding::ok(
             "routing",
@@ -228,14 +228,14 @@ fn astray(facts: &Facts) -> Option<Finding> {
     }
 }
 
-fn same_subnet(survey: &InterfaceList) -> Vec<Finding> {
-    let usable: Vec<&Interface> = survey.interfaces.iter().filter(|interface| can_lead(interface)).collect();
+fn check_subnets(survey: &InterfaceList) -> Vec<Finding> {
+    let usable: Vec<&Interface> = survey.interfaces.iter().filter(|interface| may_be_link(interface)).collect();
     let mut findings = Vec::new();
     for (n, first) in usable.iter().enumerate() {
         for second in &usable[n + 1..] {
-            let shared =
+            let is_shared =
                 |a: &&Subnet| second.subnets.iter().any(|b| a.contains(b.address) && b.contains(a.address));
-            if let Some(network) = first.subnets.iter().find(shared) {
+            if let Some(network) = first.subnets.iter().find(is_shared) {
                 let (a, b) = (&first.name, &second.name);
                 findings.push(Finding::note(
                     "subnet",
@@ -252,18 +252,18 @@ fn same_subnet(survey: &InterfaceList) -> Vec<Finding> {
 }
 
 /// Links that share an address, as two modems of one brand do.
-fn same_address(facts: &Facts) -> Vec<Finding> {
-    let twins: Vec<&Road> = facts.roads.iter().filter(|road| !road.shared.is_empty()).collect();
-    let names: Vec<&str> = twins.iter().map(|road| road.name.as_str()).collect();
+fn check_shared_addresses(facts: &HostFacts) -> Vec<Finding> {
+    let sharing: Vec<&LinkFacts> = facts.links.iter().filter(|link| !link.shared_addresses.is_empty()).collect();
+    let names: Vec<&str> = sharing.iter().map(|link| link.name.as_str()).collect();
     let strict: Vec<&str> =
-        twins.iter().filter(|road| road.rp_filter == 1).map(|road| road.name.as_str()).collect();
-    let silent = twins.iter().filter(|road| road.answers == Some(false));
-    let finding = |road: &&Road| {
-        let name = &road.name;
+        sharing.iter().filter(|link| link.rp_filter == 1).map(|link| link.name.as_str()).collect();
+    let unresponsive = sharing.iter().filter(|link| link.router_answers == Some(false));
+    let finding = |link: &&LinkFacts| {
+        let name = &link.name;
         Finding::note(
             "address",
             format!("the router of {name} does not answer over it; {} have the same address", names.join(", ")),
-            if road.rp_filter == 1 {
+            if link.rp_filter == 1 {
                 format!(
                     "`sysctl -w net.ipv4.conf.{name}.rp_filter=2`: the strict filter drops what comes in over {name}"
                 )
@@ -272,14 +272,14 @@ fn same_address(facts: &Facts) -> Vec<Finding> {
             },
         )
     };
-    let mut findings: Vec<Finding> = silent.map(finding).collect();
-    if findings.is_empty() && twins.iter().any(|road| road.answers == Some(true)) {
+    let mut findings: Vec<Finding> = unresponsive.map(finding).collect();
+    if findings.is_empty() && sharing.iter().any(|link| link.router_answers == Some(true)) {
         findings.push(Finding::ok(
             "address",
             format!("{} have the same address, and the router of each answers over its own link", names.join(", ")),
         ));
     }
-    if let Some(first) = strict.first().filter(|_| findings.iter().all(|finding| finding.state == State::Ok)) {
+    if let Some(first) = strict.first().filter(|_| findings.iter().all(|finding| finding.severity == Severity::Ok)) {
         findings.push(Finding::note(
             "rp_filter",
             format!(
@@ -292,19 +292,19 @@ fn same_address(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn strict(facts: &Facts) -> Option<Finding> {
+fn check_rp_filter(facts: &HostFacts) -> Option<Finding> {
     let strict: Vec<&str> = facts
-        .roads
+        .links
         .iter()
-        .filter(|road| road.rp_filter == 1 && road.shared.is_empty())
-        .map(|road| road.name.as_str())
+        .filter(|link| link.rp_filter == 1 && link.shared_addresses.is_empty())
+        .map(|link| link.name.as_str())
         .collect();
     if strict.is_empty() {
         return None;
     }
     let names = strict.join(", ");
     // With rules for the source the way back is the way there, and strict filters pass it.
-    Some(if facts.daemon.is_some() || facts.roads.iter().all(|road| road.astray.is_empty()) {
+    Some(if facts.daemon.is_some() || facts.links.iter().all(|link| link.misrouted_addresses.is_empty()) {
         Finding::ok("rp_filter", format!("strict on {names}, which the rules for sources satisfy"))
     } else {
         Finding::note(
@@ -318,18 +318,18 @@ fn strict(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn dear(facts: &Facts) -> Option<Finding> {
-    let is_dear = |road: &&Road| road.metered || road.kind.is_cellular();
-    let default = facts.roads.iter().filter(|road| road.metric.is_some()).min_by_key(|road| road.metric)?;
-    let is_cheaper = |road: &&Road| road.metric.is_some() && !is_dear(road) && is_wanted(facts, &road.name);
-    let cheaper = facts.roads.iter().find(is_cheaper)?;
-    is_dear(&default).then(|| {
-        let (dear, cheap) = (&default.name, &cheaper.name);
+fn check_default_link_cost(facts: &HostFacts) -> Option<Finding> {
+    let is_costly = |link: &&LinkFacts| link.is_metered || link.kind.is_cellular();
+    let default = facts.links.iter().filter(|link| link.metric.is_some()).min_by_key(|link| link.metric)?;
+    let is_cheaper = |link: &&LinkFacts| link.metric.is_some() && !is_costly(link) && is_requested(facts, &link.name);
+    let cheaper = facts.links.iter().find(is_cheaper)?;
+    is_costly(&default).then(|| {
+        let (costly, cheaper_name) = (&default.name, &cheaper.name);
         Finding::note(
             "default link",
-            format!("connections begin over {dear}, which is {}, although there is {cheap}", why_dear(default)),
+            format!("connections begin over {costly}, which is {}, although there is {cheaper_name}", cost_reason(default)),
             format!(
-                "give {cheap} the lower metric: `nmcli connection modify NAME ipv4.route-metric 50 ipv6.route-metric 50`, \
+                "give {cheaper_name} the lower metric: `nmcli connection modify NAME ipv4.route-metric 50 ipv6.route-metric 50`, \
                  or `ip route` with a metric below {}",
                 default.metric.unwrap_or(0)
             ),
@@ -337,8 +337,8 @@ fn dear(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn why_dear(road: &Road) -> &'static str {
-    if road.metered { "metered" } else { "a cellular link" }
+fn cost_reason(link: &LinkFacts) -> &'static str {
+    if link.is_metered { "metered" } else { "a cellular link" }
 }
 
 #[cfg(test)]
@@ -346,19 +346,19 @@ mod tests {
     use marline_net::links::DefaultRoute;
 
     use super::*;
-    use crate::doctor::checks::tests::facts;
-    use crate::doctor::{Running, Wish};
+    use crate::doctor::checks::tests::healthy_facts;
+    use crate::doctor::{RunningDaemon, RequestedLink};
 
-    fn road(name: &str, kind: LinkKind, metric: u32) -> Road {
-        Road {
+    fn link_facts(name: &str, kind: LinkKind, metric: u32) -> LinkFacts {
+        LinkFacts {
             name: name.into(),
             kind,
-            metered: false,
+            is_metered: false,
             metric: Some(metric),
             rp_filter: 0,
-            astray: Vec::new(),
-            shared: Vec::new(),
-            answers: None,
+            misrouted_addresses: Vec::new(),
+            shared_addresses: Vec::new(),
+            router_answers: None,
         }
     }
 
@@ -380,51 +380,51 @@ mod tests {
         }
     }
 
-    fn with(interfaces: Vec<Interface>, roads: Vec<Road>) -> Facts {
-        Facts { survey: InterfaceList { interfaces, vpn: None }, roads, ..facts() }
+    fn facts_with(interfaces: Vec<Interface>, links: Vec<LinkFacts>) -> HostFacts {
+        HostFacts { survey: InterfaceList { interfaces, vpn: None }, links: roads: links, ..healthy_facts() }
     }
 
-    fn found(facts: &Facts, name: &str) -> Option<(State, String)> {
-        all(facts).into_iter().find(|f| f.name == name).map(|f| (f.state, format!("{} {}", f.says, f.remedy)))
+    fn finding_text(facts: &HostFacts, name: &str) -> Option<(Severity, String)> {
+        check_links(facts).into_iter().find(|finding| finding.name == name).map(|finding| (finding.severity, format!("{} {}", finding.message, finding.remedy)))
     }
 
     #[test]
     fn no_link_blocks_and_one_is_noted() {
-        assert_eq!(found(&with(vec![], vec![]), "links").unwrap().0, State::Blocks);
+        assert_eq!(finding_text(&facts_with(vec![], vec![]), "links").unwrap().0, Severity::Blocks);
         let one = interface("wlan0", "10.1.0.2", Usability::Usable);
         let two = interface("wwan0", "10.2.0.2", Usability::Usable);
-        assert_eq!(found(&with(vec![one.clone()], vec![]), "links").unwrap().0, State::Note);
-        let ok = found(&with(vec![one, two], vec![]), "links").unwrap();
-        assert_eq!(ok, (State::Ok, "2: wlan0, wwan0 ".into()));
+        assert_eq!(finding_text(&facts_with(vec![one.clone()], vec![]), "links").unwrap().0, Severity::Note);
+        let ok = finding_text(&facts_with(vec![one, two], vec![]), "links").unwrap();
+        assert_eq!(ok, (Severity::Ok, "2: wlan0, wwan0 ".into()));
     }
 
     #[test]
     fn links_that_the_configuration_names_are_those_that_count() {
-        let wish = |name: &str, later| Wish { name: name.into(), later };
-        let there = || {
+        let requested_link = |name: &str, is_optional| RequestedLink { name: name.into(), is_optional: later: is_optional };
+        let interfaces = || {
             vec![
                 interface("wlan0", "10.1.0.2", Usability::Usable),
                 interface("eth0", "10.2.0.2", Usability::Usable),
             ]
         };
-        let named = |named: Vec<Wish>| found(&Facts { named, ..with(there(), vec![]) }, "links").unwrap();
-        assert_eq!(named(vec![]).0, State::Ok);
-        let (state, text) = named(vec![wish("wlan0", false), wish("usb0", true)]);
+        let named = |named: Vec<RequestedLink>| finding_text(&HostFacts { requested_links: named, ..facts_with(interfaces(), vec![]) }, "links").unwrap();
+        assert_eq!(named(vec![]).0, Severity::Ok);
+        let (state, text) = named(vec![requested_link("wlan0", false), requested_link("usb0", true)]);
         assert!(
-            state == State::Note && text.contains("only one link of those that the configuration names"),
+            state == Severity::Note && text.contains("only one link of those that the configuration names"),
             "{text}"
         );
-        let (state, text) = named(vec![wish("wlan0", false), wish("wwan9", false)]);
-        assert!(state == State::Blocks && text.contains("names wwan9, and there is no such interface"), "{text}");
-        let (state, text) = named(vec![wish("usb0", true)]);
-        assert!(state == State::Note && text.contains("can be used yet"), "{text}");
+        let (state, text) = named(vec![requested_link("wlan0", false), requested_link("wwan9", false)]);
+        assert!(state == Severity::Blocks && text.contains("names wwan9, and there is no such interface"), "{text}");
+        let (state, text) = named(vec![requested_link("usb0", true)]);
+        assert!(state == Severity::Note && text.contains("can be used yet"), "{text}");
     }
 
     #[test]
     fn a_link_without_a_default_route_is_told_with_the_command() {
-        let lost = interface("eth1", "10.1.0.2", Usability::Unused(UnusedReason::NoDefaultRoute));
-        let (state, text) = found(&with(vec![lost], vec![]), "route").unwrap();
-        assert_eq!(state, State::Note);
+        let unrouted = interface("eth1", "10.1.0.2", Usability::Unused(UnusedReason::NoDefaultRoute));
+        let (state, text) = finding_text(&facts_with(vec![unrouted], vec![]), "route").unwrap();
+        assert_eq!(state, Severity::Note);
         assert!(text.contains("`ip route add default via ROUTER dev eth1 metric 1000`"), "{text}");
     }
 
@@ -432,73 +432,73 @@ mod tests {
     fn one_subnet_on_two_links_is_told_once() {
         let a = interface("wwan0", "192.168.8.100", Usability::Usable);
         let b = interface("wwan1", "192.168.8.101", Usability::Usable);
-        let (state, text) = found(&with(vec![a.clone(), b], vec![]), "subnet").unwrap();
+        let (state, text) = finding_text(&facts_with(vec![a.clone(), b], vec![]), "subnet").unwrap();
         assert!(
-            state == State::Note && text.contains("wwan0 and wwan1 are both in the subnet of 192.168.8.100/24")
+            state == Severity::Note && text.contains("wwan0 and wwan1 are both in the subnet of 192.168.8.100/24")
         );
         let other = interface("wlan0", "192.168.9.1", Usability::Usable);
-        assert_eq!(found(&with(vec![a, other], vec![]), "subnet"), None);
+        assert_eq!(finding_text(&facts_with(vec![a, other], vec![]), "subnet"), None);
     }
 
     #[test]
     fn links_of_one_address_are_well_if_the_router_of_each_answers() {
-        let twin = |name: &str, answers| Road {
-            shared: vec!["192.168.8.100".parse().unwrap()],
-            answers: Some(answers),
-            ..road(name, LinkKind::Lte, 1)
+        let sharing_link = |name: &str, answers| LinkFacts {
+            shared_addresses: vec!["192.168.8.100".parse().unwrap()],
+            router_answers: Some(answers),
+            ..link_facts(name, LinkKind::Lte, 1)
         };
-        let mut facts = with(vec![], vec![twin("wwan0", true), twin("wwan1", true)]);
-        let (state, text) = found(&facts, "address").unwrap();
-        assert!(state == State::Ok && text.starts_with("wwan0, wwan1 have the same address"), "{text}");
-        facts.roads[1] = twin("wwan1", false);
-        let (state, text) = found(&facts, "address").unwrap();
-        assert!(state == State::Note && text.starts_with("the router of wwan1 does not answer"), "{text}");
-        facts.roads[1].rp_filter = 1;
-        assert!(found(&facts, "address").unwrap().1.contains("net.ipv4.conf.wwan1.rp_filter=2"));
-        assert_eq!(found(&with(vec![], vec![road("wlan0", LinkKind::Wifi, 1)]), "address"), None);
+        let mut facts = facts_with(vec![], vec![sharing_link("wwan0", true), sharing_link("wwan1", true)]);
+        let (state, text) = finding_text(&facts, "address").unwrap();
+        assert!(state == Severity::Ok && text.starts_with("wwan0, wwan1 have the same address"), "{text}");
+        facts.links[1] = sharing_link("wwan1", false);
+        let (state, text) = finding_text(&facts, "address").unwrap();
+        assert!(state == Severity::Note && text.starts_with("the router of wwan1 does not answer"), "{text}");
+        facts.links[1].rp_filter = 1;
+        assert!(finding_text(&facts, "address").unwrap().1.contains("net.ipv4.conf.wwan1.rp_filter=2"));
+        assert_eq!(finding_text(&facts_with(vec![], vec![link_facts("wlan0", LinkKind::Wifi, 1)]), "address"), None);
     }
 
     #[test]
     fn addresses_that_go_astray_are_no_trouble_before_a_daemon_runs() {
-        let astray = Road { astray: vec!["10.2.0.2".parse().unwrap()], ..road("wwan0", LinkKind::Lte, 700) };
-        let mut facts = with(vec![], vec![road("wlan0", LinkKind::Wifi, 600), astray]);
-        let (state, text) = found(&facts, "routing").unwrap();
-        assert!(state == State::Ok && text.starts_with("10.2.0.2 of wwan0 would leave by another link"), "{text}");
-        facts.daemon = Some(Running { process: Some(7) });
-        assert_eq!(found(&facts, "routing").unwrap().0, State::Note);
-        facts.roads[1].astray.clear();
-        assert_eq!(found(&facts, "routing").unwrap().0, State::Ok);
+        let misrouted = LinkFacts { misrouted_addresses: vec!["10.2.0.2".parse().unwrap()], ..link_facts("wwan0", LinkKind::Lte, 700) };
+        let mut facts = facts_with(vec![], vec![link_facts("wlan0", LinkKind::Wifi, 600), misrouted]);
+        let (state, text) = finding_text(&facts, "routing").unwrap();
+        assert!(state == Severity::Ok && text.starts_with("10.2.0.2 of wwan0 would leave by another link"), "{text}");
+        facts.daemon = Some(RunningDaemon { process: Some(7) });
+        assert_eq!(finding_text(&facts, "routing").unwrap().0, Severity::Note);
+        facts.links[1].misrouted_addresses.clear();
+        assert_eq!(finding_text(&facts, "routing").unwrap().0, Severity::Ok);
     }
 
     #[test]
     fn a_strict_filter_is_noted_where_nothing_satisfies_it() {
-        let strict = Road { rp_filter: 1, ..road("wlan0", LinkKind::Wifi, 600) };
-        let astray = Road { astray: vec!["10.2.0.2".parse().unwrap()], ..road("wwan0", LinkKind::Lte, 700) };
-        let mut facts = with(vec![], vec![strict, astray]);
-        let (state, text) = found(&facts, "rp_filter").unwrap();
-        assert!(state == State::Note && text.contains("rp_filter=2"), "{text}");
-        facts.daemon = Some(Running { process: Some(7) });
-        assert_eq!(found(&facts, "rp_filter").unwrap().0, State::Ok);
-        facts.roads[0].rp_filter = 2;
-        assert_eq!(found(&facts, "rp_filter"), None);
+        let strict = LinkFacts { rp_filter: 1, ..link_facts("wlan0", LinkKind::Wifi, 600) };
+        let misrouted = LinkFacts { misrouted_addresses: vec!["10.2.0.2".parse().unwrap()], ..link_facts("wwan0", LinkKind::Lte, 700) };
+        let mut facts = facts_with(vec![], vec![strict, misrouted]);
+        let (state, text) = finding_text(&facts, "rp_filter").unwrap();
+        assert!(state == Severity::Note && text.contains("rp_filter=2"), "{text}");
+        facts.daemon = Some(RunningDaemon { process: Some(7) });
+        assert_eq!(finding_text(&facts, "rp_filter").unwrap().0, Severity::Ok);
+        facts.links[0].rp_filter = 2;
+        assert_eq!(finding_text(&facts, "rp_filter"), None);
     }
 
     #[test]
     fn a_dear_default_link_is_noted_where_there_is_a_cheaper_one() {
-        let (wifi, lte) = (road("wlan0", LinkKind::Wifi, 600), road("wwan0", LinkKind::Lte, 50));
-        let (state, text) = found(&with(vec![], vec![wifi.clone(), lte.clone()]), "default link").unwrap();
-        assert_eq!(state, State::Note);
+        let (wifi, lte) = (link_facts("wlan0", LinkKind::Wifi, 600), link_facts("wwan0", LinkKind::Lte, 50));
+        let (state, text) = finding_text(&facts_with(vec![], vec![wifi.clone(), lte.clone()]), "default link").unwrap();
+        assert_eq!(state, Severity::Note);
         assert!(text.contains("begin over wwan0, which is a cellular link, although there is wlan0"), "{text}");
         assert!(text.contains("a metric below 50"), "{text}");
-        let later = Road { metric: Some(700), ..lte.clone() };
-        assert_eq!(found(&with(vec![], vec![wifi.clone(), later]), "default link"), None);
-        let only = vec![Wish { name: "wwan0".into(), later: false }];
-        let alone = Facts { named: only, ..with(vec![], vec![wifi.clone(), lte.clone()]) };
-        assert_eq!(found(&alone, "default link"), None, "what is cheaper is none of the links");
-        assert_eq!(found(&with(vec![], vec![lte]), "default link"), None, "there is nothing cheaper");
-        let metered = Road { metered: true, metric: Some(1), ..wifi.clone() };
+        let higher_metric = LinkFacts { metric: Some(700), ..lte.clone() };
+        assert_eq!(finding_text(&facts_with(vec![], vec![wifi.clone(), higher_metric]), "default link"), None);
+        let requested_links = vec![RequestedLink { name: "wwan0".into(), is_optional: false }];
+        let one_requested = HostFacts { requested_links: requested_links, ..facts_with(vec![], vec![wifi.clone(), lte.clone()]) };
+        assert_eq!(finding_text(&one_requested, "default link"), None, "what is cheaper is none of the links");
+        assert_eq!(finding_text(&facts_with(vec![], vec![lte]), "default link"), None, "there is nothing cheaper");
+        let metered = LinkFacts { is_metered: true, metric: Some(1), ..wifi.clone() };
         let text =
-            found(&with(vec![], vec![wifi, Road { name: "eth0".into(), ..metered }]), "default link").unwrap().1;
+            finding_text(&facts_with(vec![], vec![wifi, LinkFacts { name: "eth0".into(), ..metered }]), "default link").unwrap().1;
         assert!(text.contains("begin over eth0, which is metered"), "{text}");
     }
 }

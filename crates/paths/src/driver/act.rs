@@ -21,101 +21,101 @@ use marline_core::wire::netlink::diag::{self, state};
 use marline_core::wire::netlink::mptcp::{NewSubflow, SubflowTuple};
 use marline_core::wire::netlink::{Ack, Request};
 
-use super::super::kernel::{Answer, Asked, is_of_other_family, refusal};
-use super::super::snapshot::Managed;
-use super::lines::Line;
-use super::table::{Conn, Pending, Sub, id_after};
-use super::words::{self, Over};
+use super::super::kernel::{SocketReply, SubflowQuery, is_family_mismatch, command_error};
+use super::super::snapshot::Management;
+use super::lines::LinkInterface;
+use super::table::{ConnEntry, PendingJoin, Subflow, next_address_id};
+use super::words::{self, LinkSubflows};
 use super::{Driver, Mode, Policy};
 
 /// A command on its way.
 #[derive(Clone, Copy)]
-struct Order {
-    command: CommandId,
+struct PendingCommand {
+    id: CommandId,
     conn: ConnId,
-    what: Command,
+    command: Command,
 }
 
 impl<M: Policy> Driver<M> {
     /// Carries out what is in the queue, for a few rounds. True: there is more.
-    pub(super) fn act(&mut self) -> bool {
-        for _ in 0..ROUNDS {
-            if self.queue.is_empty() && self.looks.is_empty() {
+    pub(super) fn execute_outputs(&mut self) -> bool {
+        for _ in 0..MAX_ROUNDS {
+            if self.pending_outputs.is_empty() && self.pending_polls.is_empty() {
                 return false;
             }
-            let mut orders = Vec::new();
-            for output in std::mem::take(&mut self.queue) {
+            let mut commands = Vec::new();
+            for output in std::mem::take(&mut self.pending_outputs) {
                 match output {
-                    Output::Command { id: command, conn, command: what } => {
-                        orders.push(Order { command, conn, what })
+                    Output::Command { id, conn, command } => {
+                        commands.push(PendingCommand { id: command: id, conn, command: what: command })
                     }
                     Output::Note { conn, reason } => {
                         let now = self.now();
-                        if self.host.is_some() {
-                            self.host_note(now, &reason);
-                        } else if let Some(of) = self.table.conn(conn) {
-                            of.explain(now, reason);
+                        if self.aggregate.is_some() {
+                            self.set_reason_for_all(now, &reason);
+                        } else if let Some(connection) = self.subflow_table.conn_mut(conn) {
+                            connection.set_reason(now, reason);
                         }
                     }
                     Output::Poll { conn } => {
-                        self.looks.insert(conn);
+                        self.pending_polls.insert(conn);
                     }
                     Output::SetMtu { link, mtu, reason } => self.set_mtu(link, mtu, reason.as_deref()),
                 }
             }
-            if self.host.is_some() {
-                for order in orders {
-                    self.host_order(order.command, order.what);
+            if self.aggregate.is_some() {
+                for command in commands {
+                    self.execute_on_aggregate(command.id, command.command);
                 }
             } else {
-                self.carry_out(&orders);
+                self.execute_commands(&commands);
             }
-            self.look();
+            self.poll_subflows();
         }
-        !self.queue.is_empty() || !self.looks.is_empty()
+        !self.pending_outputs.is_empty() || !self.pending_polls.is_empty()
     }
 
     /// Subflows that begin over this link from now on send and accept packets of this size at most.
     fn set_mtu(&mut self, link: LinkId, mtu: Option<u16>, reason: Option<&str>) {
-        let Some(line) = self.lines.line(link) else { return };
-        self.ground.set_mtu(line.name(), mtu, reason);
-        if let Err(error) = self.survey() {
+        let Some(interface) = self.links.get(link) else { return };
+        self.host_config.set_mtu(interface.name(), mtu, reason);
+        if let Err(error) = self.survey_links() {
             tracing::warn!(%error, "interfaces");
         }
     }
 
-    fn carry_out(&mut self, orders: &[Order]) {
+    fn execute_commands(&mut self, commands: &[PendingCommand]) {
         let mut sent = Vec::new();
         let mut requests = Vec::new();
-        let half_closed = self.news_of_half_closed(orders);
-        for order in orders {
-            if matches!(order.what, Command::Destroy { .. }) && half_closed.contains(&order.conn) {
-                self.done(order, Some(CommandError::HalfClosed), None);
+        let half_closed = self.update_half_closed(commands);
+        for command in commands {
+            if matches!(command.command, Command::Destroy { .. }) && half_closed.contains(&command.conn) {
+                self.complete_command(command, Some(CommandError::HalfClosed), None);
                 continue;
             }
-            match self.request(order) {
+            match self.build_request(command) {
                 Ok(request) => {
-                    sent.push(*order);
+                    sent.push(*command);
                     requests.push(request);
                 }
-                Err(refused) => self.done(order, Some(refused), None),
+                Err(error) => self.complete_command(command, Some(error), None),
             }
         }
         if requests.is_empty() {
             return;
         }
-        let answers = self.manager.as_ref().map(|manager| manager.carry_out(requests));
-        match answers {
-            Some(Ok(answers)) => {
-                for (order, ack) in sent.iter().zip(&answers) {
-                    self.answered(order, ack);
+        let acks = self.path_manager.as_ref().map(|manager| manager.execute(requests));
+        match acks {
+            Some(Ok(acks)) => {
+                for (command, ack) in sent.iter().zip(&acks) {
+                    self.on_ack(command, ack);
                 }
             }
             Some(Err(error)) => {
                 tracing::warn!(%error, "the path manager does not answer");
                 let number = error.raw_os_error().unwrap_or(0);
-                for order in &sent {
-                    self.done(order, Some(CommandError::Other(number)), None);
+                for command in &sent {
+                    self.complete_command(command, Some(CommandError::Other(number)), None);
                 }
             }
             None => {}
@@ -123,151 +123,151 @@ impl<M: Policy> Driver<M> {
     }
 
     /// Connections of which a subflow is to be ended, and of which one direction is closed: the policy decides again when it knows that.
-    fn news_of_half_closed(&mut self, orders: &[Order]) -> BTreeSet<ConnId> {
-        let ends = orders.iter().filter(|order| matches!(order.what, Command::Destroy { .. }));
-        let unknown = |conn: &ConnId| self.table.conns.get(conn).is_some_and(|of| !of.is_half_closed);
-        let closed = self.half_closed(ends.map(|order| order.conn).filter(unknown).collect());
+    fn update_half_closed(&mut self, commands: &[PendingCommand]) -> BTreeSet<ConnId> {
+        let destroys = commands.iter().filter(|command| matches!(command.command, Command::Destroy { .. }));
+        let unknown = |conn: &ConnId| self.subflow_table.conns.get(conn).is_some_and(|connection| !connection.is_half_closed);
+        let closed = self.half_closed(destroys.map(|command| command.conn).filter(unknown).collect());
         for conn in &closed {
-            if let Some(of) = self.table.conn(*conn) {
-                of.is_half_closed = true;
+            if let Some(connection) = self.subflow_table.conn_mut(*conn) {
+                connection.is_half_closed = true;
             }
         }
         closed
     }
 
     /// The kernel's words for a command.
-    fn request(&self, order: &Order) -> Result<Request, CommandError> {
-        let of = self.table.conns.get(&order.conn).ok_or(CommandError::NoConnection)?;
-        match of.managed {
-            Managed::Yes => {}
-            Managed::Older => return Err(CommandError::NoConnection),
-            Managed::Together | Managed::No => return Err(CommandError::NotPermitted),
+    fn build_request(&self, command: &PendingCommand) -> Result<Request, CommandError> {
+        let connection = self.subflow_table.conns.get(&command.conn).ok_or(CommandError::NoConnection)?;
+        match connection.management {
+            Management::Userspace => {}
+            Management::PredatesSwitch => return Err(CommandError::NoConnection),
+            Management::KernelPm | Management::DryRun => return Err(CommandError::NotPermitted),
         }
-        let family = self.manager.as_ref().ok_or(CommandError::NotPermitted)?.family();
-        match order.what {
-            Command::Join { link, backup } => Ok(self.new_subflow(order.conn, of, link, backup)?.create(family)),
+        let family = self.path_manager.as_ref().ok_or(CommandError::NotPermitted)?.family_id();
+        match command.command {
+            Command::Join { link, backup } => Ok(self.plan_subflow(command.conn, connection, link, backup)?.create(family)),
             Command::SetBackup { subflow, backup } => {
-                Ok(tuple(order.conn, of, subflow)?.set_backup(family, backup))
+                Ok(subflow_tuple(command.conn, connection, subflow)?.set_backup(family, backup))
             }
-            Command::Destroy { subflow } => Ok(tuple(order.conn, of, subflow)?.destroy(family)),
+            Command::Destroy { subflow } => Ok(subflow_tuple(command.conn, connection, subflow)?.destroy(family)),
         }
     }
 
-    fn new_subflow(&self, conn: ConnId, of: &Conn, link: LinkId, backup: bool) -> Result<NewSubflow, CommandError> {
-        let line = self.lines.line(link).filter(|line| line.up).ok_or(CommandError::NoAddress)?;
+    fn plan_subflow(&self, conn: ConnId, connection: &ConnEntry, link: LinkId, backup: bool) -> Result<NewSubflow, CommandError> {
+        let interface = self.links.get(link).filter(|interface| interface.is_up).ok_or(CommandError::NoAddress)?;
         // The server's own family first; the other one helps where the server has announced such an address.
-        let other = of.announced.iter().map(|(_, address, _)| *address);
-        let mut ways = std::iter::once(of.server.ip()).chain(other);
-        let way = ways.find_map(|server| {
-            let local = line.address_for(server).filter(|local| !line.awaits_route(*local))?;
-            Some((local, of.target(local)?))
+        let announced = connection.announced_addresses.iter().map(|(_, address, _)| *address);
+        let mut servers = std::iter::once(connection.server.ip()).chain(announced);
+        let addresses = servers.find_map(|server| {
+            let local = interface.address_for(server).filter(|local| !interface.is_awaiting_route(*local))?;
+            Some((local, connection.join_target(local)?))
         });
-        let (local, remote) = way.ok_or_else(|| match line.family() {
-            Some(family) if family != IpFamily::of(of.server.ip()) => CommandError::NotAnnounced(family),
+        let (local, remote) = addresses.ok_or_else(|| match interface.only_family() {
+            Some(family) if family != IpFamily::of(connection.server.ip()) => CommandError::NotAnnounced(family),
             _ => CommandError::NoAddress,
         })?;
-        let id = of.address_id(local);
-        Ok(NewSubflow { token: conn.0, local, id, remote, interface: Some(line.index), backup })
+        let id = connection.address_id(local);
+        Ok(NewSubflow { token: conn.0, local, id, remote, interface: Some(interface.index), backup })
     }
 
-    fn answered(&mut self, order: &Order, ack: &Ack) {
+    fn on_ack(&mut self, command: &PendingCommand, ack: &Ack) {
         let mut ack = ack.clone();
-        if let Command::Join { link, backup } = order.what {
-            for _ in 0..IDS_TRIED {
+        if let Command::Join { link, backup } = command.command {
+            for _ in 0..MAX_ID_TRIES {
                 if !ack.message.contains("match address and id") {
                     break;
                 }
-                match self.join_again(order.conn, link, backup) {
-                    Some(answer) => ack = answer,
+                match self.join_with_next_id(command.conn, link, backup) {
+                    Some(next_ack) => ack = next_ack,
                     None => break,
                 }
             }
         }
-        if let Command::Destroy { subflow } = order.what {
-            let of = self.table.conns.get(&order.conn);
-            let tuple = of.and_then(|of| tuple(order.conn, of, subflow).ok());
-            let again =
-                self.manager.as_ref().zip(tuple).and_then(|(manager, tuple)| manager.end_mapped(&tuple, &ack));
-            ack = again.unwrap_or(ack);
+        if let Command::Destroy { subflow } = command.command {
+            let connection = self.subflow_table.conns.get(&command.conn);
+            let tuple = connection.and_then(|connection| subflow_tuple(command.conn, connection, subflow).ok());
+            let retried =
+                self.path_manager.as_ref().zip(tuple).and_then(|(manager, tuple)| manager.destroy_v4_mapped(&tuple, &ack));
+            ack = retried.unwrap_or(ack);
         }
-        let family = match order.what {
-            Command::Join { link, .. } => self.lines.line(link).and_then(Line::family),
+        let family = match command.command {
+            Command::Join { link, .. } => self.links.get(link).and_then(LinkInterface::only_family),
             Command::SetBackup { .. } | Command::Destroy { .. } => None,
         };
-        let refused = refusal(&ack).map(|why| match family {
-            Some(family) if is_of_other_family(&ack) => CommandError::SocketFamily(family),
-            _ if why == CommandError::NotYet && !self.half_closed(vec![order.conn]).is_empty() => {
+        let error = command_error(&ack).map(|error| match family {
+            Some(family) if is_family_mismatch(&ack) => CommandError::SocketFamily(family),
+            _ if error == CommandError::NotYet && !self.half_closed(vec![command.conn]).is_empty() => {
                 CommandError::HalfClosed
             }
-            _ => why,
+            _ => error,
         });
-        self.done(order, refused, Some(&ack));
+        self.complete_command(command, error, Some(&ack));
     }
 
     /// Joins under the next id.
-    fn join_again(&mut self, conn: ConnId, link: LinkId, backup: bool) -> Option<Ack> {
-        let of = self.table.conns.get(&conn)?;
-        let new = self.new_subflow(conn, of, link, backup).ok().filter(|new| new.id != 0)?;
-        let new = NewSubflow { id: id_after(new.id), ..new };
-        let manager = self.manager.as_ref()?;
-        let ack = manager.carry_out(vec![new.create(manager.family())]).ok()?.pop()?;
-        let of = self.table.conn(conn)?;
-        of.ids.retain(|(address, _)| *address != new.local);
-        of.ids.push((new.local, new.id));
+    fn join_with_next_id(&mut self, conn: ConnId, link: LinkId, backup: bool) -> Option<Ack> {
+        let connection = self.subflow_table.conns.get(&conn)?;
+        let new = self.plan_subflow(conn, connection, link, backup).ok().filter(|new| new.id != 0)?;
+        let new = NewSubflow { id: next_address_id(new.id), ..new };
+        let manager = self.path_manager.as_ref()?;
+        let ack = manager.execute(vec![new.create(manager.family_id())]).ok()?.pop()?;
+        let connection = self.subflow_table.conn_mut(conn)?;
+        connection.address_ids.retain(|(address, _)| *address != new.local);
+        connection.address_ids.push((new.local, new.id));
         Some(ack)
     }
 
     /// Keeps what came of a command, and tells it.
-    fn done(&mut self, order: &Order, refused: Option<CommandError>, ack: Option<&Ack>) {
+    fn complete_command(&mut self, command: &PendingCommand, error: Option<CommandError>, ack: Option<&Ack>) {
         let now = self.now();
-        let words = self.words(order, refused, ack);
-        match refused {
+        let description = self.describe(command, error, ack);
+        match error {
             None => {
                 self.totals.commands += 1;
-                tracing::info!(conn = order.conn.0, "{words}");
+                tracing::info!(conn = command.conn.0, "{description}");
             }
-            Some(_) if self.mode == Mode::DryRun => tracing::info!(conn = order.conn.0, "{words}"),
-            Some(refused) if words::late(refused, ack).is_some() => tracing::debug!(conn = order.conn.0, "{words}"),
+            Some(_) if self.mode == Mode::DryRun => tracing::info!(conn = command.conn.0, "{description}"),
+            Some(error) if words::ended_reason(error, ack).is_some() => tracing::debug!(conn = command.conn.0, "{description}"),
             // Nothing is wrong: the connection's reason says it as well.
             Some(CommandError::NotAnnounced(_) | CommandError::SocketFamily(_)) => {
                 self.totals.refused += 1;
-                tracing::info!(conn = order.conn.0, "{words}");
+                tracing::info!(conn = command.conn.0, "{description}");
             }
             Some(_) => {
                 self.totals.refused += 1;
-                tracing::warn!(conn = order.conn.0, "{words}");
+                tracing::warn!(conn = command.conn.0, "{description}");
             }
         }
-        let local = match order.what {
-            Command::Join { link, .. } if refused.is_none() => {
-                let of = self.table.conns.get(&order.conn);
-                let new = of.and_then(|of| self.new_subflow(order.conn, of, link, false).ok());
+        let local = match command.command {
+            Command::Join { link, .. } if error.is_none() => {
+                let connection = self.subflow_table.conns.get(&command.conn);
+                let new = connection.and_then(|connection| self.plan_subflow(command.conn, connection, link, false).ok());
                 new.and_then(|new| Some((link, new.local, new.interface?)))
             }
             _ => None,
         };
-        if let Some(of) = self.table.conn(order.conn) {
-            let is_wanted = refused.is_some_and(|refused| refused != CommandError::HalfClosed);
-            if is_wanted && self.mode == Mode::DryRun && of.is_news(&words) {
-                let why = if of.reason().is_empty() { String::new() } else { format!(": {}", of.reason()) };
-                self.ground.would(&format!("{:08x}: {words}{why}", order.conn.0));
+        if let Some(connection) = self.subflow_table.conn_mut(command.conn) {
+            let is_refused = error.is_some_and(|error| error != CommandError::HalfClosed);
+            if is_refused && self.mode == Mode::DryRun && connection.is_new_dry_run(&description) {
+                let suffix = if connection.reason().is_empty() { String::new() } else { format!(": {}", connection.reason()) };
+                self.host_config.report_dry_run(&format!("{:08x}: {description}{suffix}", command.conn.0));
             }
-            of.remember(now, words);
+            connection.record_decision(now, description);
             if let Some((link, local, index)) = local {
-                of.pending.push(Pending { link, local, index, at: now });
+                connection.pending_joins.push(PendingJoin { link, local, interface: index, started_at: now });
             }
         }
         if ack.is_some_and(|ack| ack.message.contains("not selected")) {
             // Opened before the run, or after somebody else has switched the path manager over.
-            self.ground.hold();
-            self.is_older(order.conn);
+            self.host_config.recheck_sysctls();
+            self.mark_predates_switch(command.conn);
         }
-        self.tell(Input::CommandDone { command: order.command, error: refused });
-        if let (Command::Destroy { subflow }, None) = (order.what, refused)
-            && let Some(sub) = self.take(order.conn, subflow)
+        self.feed_machine(Input::CommandDone { command: command.id, error });
+        if let (Command::Destroy { subflow }, None) = (command.command, error)
+            && let Some(sub) = self.take_subflow(command.conn, subflow)
         {
-            self.end_socket(order.conn, &sub);
-            self.gone(order.conn, &sub, CloseReason::Closed);
+            self.close_socket(command.conn, &sub);
+            self.on_subflow_gone(command.conn, &sub, CloseReason::Closed);
         }
     }
 
@@ -277,147 +277,147 @@ impl<M: Policy> Driver<M> {
     /// afterwards, and does not deliver it. A server that has sent all its data may then repeat the missing part over this
     /// subflow for ever. A RST ends the subflow on both sides. It also ends a socket that waits for its retransmission timer, and
     /// would send again what other subflows have delivered. While the link is down no RST reaches the server.
-    fn end_socket(&mut self, conn: ConnId, sub: &Sub) {
-        let up = sub.link.is_some_and(|link| self.lines.line(link).is_some_and(|line| line.up));
-        if up && (sub.first || sub.initial || sub.counters.timeouts > 0) {
-            self.abort(conn, &[sub.asked()]);
+    fn close_socket(&mut self, conn: ConnId, sub: &Subflow) {
+        let is_link_up = sub.link.is_some_and(|link| self.links.get(link).is_some_and(|interface| interface.is_up));
+        if is_link_up && (sub.is_first || sub.initial || sub.counters.timeouts > 0) {
+            self.abort_sockets(conn, &[sub.query()]);
         } else {
-            self.abort_later(conn, sub);
+            self.defer_abort(conn, sub);
         }
     }
 
     /// The socket of a subflow that was destroyed is aborted when a new one is established over its link.
-    fn abort_later(&mut self, conn: ConnId, sub: &Sub) {
-        if let (Some(link), Some(of)) = (sub.link, self.table.conn(conn)) {
-            of.closing.push((link, sub.asked()));
+    fn defer_abort(&mut self, conn: ConnId, sub: &Subflow) {
+        if let (Some(link), Some(connection)) = (sub.link, self.subflow_table.conn_mut(conn)) {
+            connection.closing_sockets.push((link, sub.query()));
         }
     }
 
     /// A new subflow was established over this link: a RST reaches the server now. Sockets of destroyed subflows that are still there
     /// would also count as subflows at the server.
-    pub(super) fn abort_closing(&mut self, conn: ConnId, link: LinkId) {
-        let Some(of) = self.table.conn(conn).filter(|of| !of.closing.is_empty()) else { return };
-        let (ours, others) = std::mem::take(&mut of.closing).into_iter().partition(|(of, _)| *of == link);
-        of.closing = others;
-        let asked: Vec<Asked> = Vec::into_iter(ours).map(|(_, asked)| asked).collect();
-        self.abort(conn, &asked);
+    pub(super) fn abort_deferred(&mut self, conn: ConnId, link: LinkId) {
+        let Some(connection) = self.subflow_table.conn_mut(conn).filter(|connection| !connection.closing_sockets.is_empty()) else { return };
+        let (on_link, others) = std::mem::take(&mut connection.closing_sockets).into_iter().partition(|(closing_link, _)| *closing_link == link);
+        connection.closing_sockets = others;
+        let queries: Vec<SubflowQuery> = Vec::into_iter(on_link).map(|(_, queries)| queries).collect();
+        self.abort_sockets(conn, &queries);
     }
 
     /// Aborts those of these sockets that are still subflows of this connection which this end has closed: another socket may have the
     /// addresses and ports by now.
-    fn abort(&mut self, conn: ConnId, sockets: &[Asked]) {
-        let found = self.found(sockets);
-        let is_closed = |answer: &Answer| {
-            let ours =
-                answer.there().filter(|socket| socket.subflow.is_some_and(|subflow| subflow.token == conn.0));
-            ours.is_some_and(|socket| !socket.can_send())
+    fn abort_sockets(&mut self, conn: ConnId, sockets: &[SubflowQuery]) {
+        let replies = self.query_sockets(sockets);
+        let is_closed = |reply: &SocketReply| {
+            let own_socket =
+                reply.socket().filter(|socket| socket.subflow.is_some_and(|subflow| subflow.token == conn.0));
+            own_socket.is_some_and(|socket| !socket.can_send())
         };
-        let closed = sockets.iter().zip(&found).filter(|(_, answer)| is_closed(answer));
-        let closed: Vec<Asked> = closed.map(|(socket, _)| *socket).collect();
-        if let Err(error) = self.sockets.abort(&closed)
-            && !std::mem::replace(&mut self.cannot_abort, true)
+        let closed = sockets.iter().zip(&replies).filter(|(_, reply)| is_closed(reply));
+        let closed: Vec<SubflowQuery> = closed.map(|(socket, _)| *socket).collect();
+        if let Err(error) = self.sock_diag.abort(&closed)
+            && !std::mem::replace(&mut self.has_abort_failed, true)
         {
             tracing::warn!(%error, "sockets of destroyed subflows cannot be aborted: downloads may wait for data that such a socket holds");
         }
     }
 
     /// Its socket was made before the path manager was switched over: the policy hears that it is over.
-    fn is_older(&mut self, conn: ConnId) {
-        if let Some(of) = self.table.conn(conn).filter(|of| of.managed == Managed::Yes) {
-            of.managed = Managed::Older;
-            self.looks.remove(&conn);
-            self.tell(Input::Closed { conn });
+    fn mark_predates_switch(&mut self, conn: ConnId) {
+        if let Some(connection) = self.subflow_table.conn_mut(conn).filter(|connection| connection.management == Management::Userspace) {
+            connection.management = Management::PredatesSwitch;
+            self.pending_polls.remove(&conn);
+            self.feed_machine(Input::Closed { conn });
         }
     }
 
     /// A command and what came of it, for people.
-    fn words(&self, order: &Order, refused: Option<CommandError>, ack: Option<&Ack>) -> String {
-        let of = self.table.conns.get(&order.conn);
-        let subs = || of.map_or(&[][..], |of| &of.subflows).iter();
-        let (link, own) = match order.what {
+    fn describe(&self, command: &PendingCommand, error: Option<CommandError>, ack: Option<&Ack>) -> String {
+        let connection = self.subflow_table.conns.get(&command.conn);
+        let subs = || connection.map_or(&[][..], |connection| &connection.subflows).iter();
+        let (link, subflow_id) = match command.command {
             Command::Join { link, .. } => (Some(link), None),
             Command::SetBackup { subflow, .. } | Command::Destroy { subflow } => {
                 (subs().find(|sub| sub.id == subflow).and_then(|sub| sub.link), Some(subflow))
             }
         };
-        let beside = || subs().filter(|sub| link.is_some() && sub.link == link && Some(sub.id) != own);
-        let older = beside().any(|sub| own.is_some_and(|own| sub.id < own));
-        let over = Over { others: beside().count(), older };
-        let name = link.and_then(|link| self.lines.line(link)).map_or("another interface", |line| line.name());
-        let what = words::asked(order.what, name, over);
-        if refused.is_some() && self.mode == Mode::DryRun {
-            format!("would {what}")
+        let others_on_link = || subs().filter(|sub| link.is_some() && sub.link == link && Some(sub.id) != subflow_id);
+        let has_older = others_on_link().any(|sub| subflow_id.is_some_and(|subflow_id| sub.id < subflow_id));
+        let link_subflows = LinkSubflows { others: others_on_link().count(), has_older: older: has_older };
+        let name = link.and_then(|link| self.links.get(link)).map_or("another interface", |interface| interface.name());
+        let text = words::describe_command(command.command, name, link_subflows);
+        if error.is_some() && self.mode == Mode::DryRun {
+            format!("would {text}")
         } else {
-            words::answered(what, refused, ack)
+            words::describe_result(text, error, ack)
         }
     }
 
     /// Looks at all subflows of the connections that are waited for.
-    fn look(&mut self) {
-        let looks = std::mem::take(&mut self.looks);
-        if looks.is_empty() {
+    fn poll_subflows(&mut self) {
+        let polls = std::mem::take(&mut self.pending_polls);
+        if polls.is_empty() {
             return;
         }
-        if self.host.is_some() {
-            self.host_look();
+        if self.aggregate.is_some() {
+            self.poll_aggregate();
             return;
         }
-        self.find_origins(&looks);
-        let mut asked = Vec::new();
-        let mut whose = Vec::new();
-        for conn in looks {
-            let subs = self.table.conns.get(&conn).map_or(&[][..], |of| &of.subflows);
+        self.find_initial_data_seqs(&polls);
+        let mut queries = Vec::new();
+        let mut ids = Vec::new();
+        for conn in polls {
+            let subs = self.subflow_table.conns.get(&conn).map_or(&[][..], |connection| &connection.subflows);
             for sub in subs {
-                asked.push(sub.asked());
-                whose.push((conn, sub.id));
+                queries.push(sub.query());
+                ids.push((conn, sub.id));
             }
         }
-        let found = self.found(&asked);
-        for ((conn, id), answer) in whose.into_iter().zip(found) {
-            self.saw(conn, id, &answer);
+        let replies = self.query_sockets(&queries);
+        for ((conn, id), reply) in ids.into_iter().zip(replies) {
+            self.on_reply(conn, id, &reply);
         }
     }
 
     /// What the kernel still knows of these subflows, in their order.
-    pub(super) fn found(&mut self, asked: &[Asked]) -> Vec<Answer> {
-        self.totals.looks += asked.len() as u64;
-        let mut found = vec![Answer::Unknown; asked.len()];
-        let looked = self.sockets.look(asked, |place, answer| {
-            if let Some(slot) = found.get_mut(place) {
-                *slot = answer;
+    pub(super) fn query_sockets(&mut self, queries: &[SubflowQuery]) -> Vec<SocketReply> {
+        self.totals.subflow_polls += queries.len() as u64;
+        let mut replies = vec![SocketReply::Unknown; queries.len()];
+        let outcome = self.sock_diag.query_subflows(queries, |index, reply| {
+            if let Some(slot) = replies.get_mut(index) {
+                *slot = reply;
             }
         });
-        if let Err(error) = looked {
+        if let Err(error) = outcome {
             tracing::warn!(%error, "sock_diag does not answer");
         }
-        found
+        replies
     }
 
-    fn saw(&mut self, conn: ConnId, id: SubflowId, answer: &Answer) {
+    fn on_reply(&mut self, conn: ConnId, id: SubflowId, reply: &SocketReply) {
         let now = self.now();
-        let socket = answer.there().filter(|socket| is_of(socket, conn));
-        if let Some((socket, counters)) = socket.and_then(|socket| Some((socket, counters(socket)?))) {
-            let Some(of) = self.table.conn(conn) else { return };
-            let counters = Counters { data_seq: of.reached(socket), ..counters };
-            let Some(sub) = of.subflows.iter_mut().find(|sub| sub.id == id) else { return };
-            sub.saw(now, counters);
-            self.tell(Input::Counters { conn, subflow: id, counters });
-        } else if *answer != Answer::Unknown
-            && let Some(sub) = self.take(conn, id)
+        let socket = reply.socket().filter(|socket| is_open_subflow_of(socket, conn));
+        if let Some((socket, counters)) = socket.and_then(|socket| Some((socket, to_counters(socket)?))) {
+            let Some(connection) = self.subflow_table.conn_mut(conn) else { return };
+            let counters = Counters { data_seq: connection.data_progress(socket), ..counters };
+            let Some(sub) = connection.subflows.iter_mut().find(|sub| sub.id == id) else { return };
+            sub.add_sample(now, counters);
+            self.feed_machine(Input::Counters { conn, subflow: id, counters });
+        } else if *reply != SocketReply::Unknown
+            && let Some(sub) = self.take_subflow(conn, id)
         {
-            let up = sub.link.and_then(|link| self.lines.line(link)).is_none_or(|line| line.up);
-            self.gone(conn, &sub, if up { CloseReason::Other } else { CloseReason::Unreachable });
+            let is_link_up = sub.link.and_then(|link| self.links.get(link)).is_none_or(|interface| interface.is_up);
+            self.on_subflow_gone(conn, &sub, if is_link_up { CloseReason::Other } else { CloseReason::Unreachable });
         }
     }
 
     /// Ends subflows from addresses that their link, which works, has no more: nothing will ever come back to them.
-    pub(super) fn end_stranded(&mut self) {
-        let Some(manager) = self.manager.as_ref().filter(|_| self.host.is_none()) else { return };
+    pub(super) fn destroy_stranded(&mut self) {
+        let Some(manager) = self.path_manager.as_ref().filter(|_| self.aggregate.is_none()) else { return };
         let mut stranded = Vec::new();
-        for (conn, of) in self.table.conns.iter().filter(|(_, of)| of.managed == Managed::Yes) {
-            for sub in &of.subflows {
-                let line = sub.link.and_then(|link| self.lines.line(link));
-                if line.is_some_and(|line| line.up && !line.addresses.contains(&sub.local.ip())) {
+        for (conn, connection) in self.subflow_table.conns.iter().filter(|(_, connection)| connection.management == Management::Userspace) {
+            for sub in &connection.subflows {
+                let interface = sub.link.and_then(|link| self.links.get(link));
+                if interface.is_some_and(|interface| interface.is_up && !interface.addresses.contains(&sub.local.ip())) {
                     stranded.push((
                         *conn,
                         sub.id,
@@ -430,69 +430,69 @@ impl<M: Policy> Driver<M> {
             return;
         }
         let tuples: Vec<SubflowTuple> = stranded.iter().map(|(.., tuple)| *tuple).collect();
-        if let Err(error) = manager.end(&tuples) {
+        if let Err(error) = manager.destroy_subflows(&tuples) {
             tracing::warn!(%error, "subflows from lost addresses could not be ended");
         }
         for (conn, id, _) in stranded {
-            if let Some(sub) = self.take(conn, id) {
+            if let Some(sub) = self.take_subflow(conn, id) {
                 // It may be the last one, and its address is gone: no RST could be sent.
-                self.abort_later(conn, &sub);
-                self.gone(conn, &sub, CloseReason::Unreachable);
+                self.defer_abort(conn, &sub);
+                self.on_subflow_gone(conn, &sub, CloseReason::Unreachable);
             }
         }
     }
 
     /// Ends joins that nothing came of.
-    pub(super) fn drop_stale_joins(&mut self) {
+    pub(super) fn destroy_stale_joins(&mut self) {
         let now = self.now();
         let mut stale = BTreeSet::new();
-        for (conn, of) in &mut self.table.conns {
-            of.pending.retain(|pending| {
-                let old = now.since(pending.at) > STALE;
-                if old {
-                    stale.insert((conn.0, pending.local, pending.index));
+        for (conn, connection) in &mut self.subflow_table.conns {
+            connection.pending_joins.retain(|pending| {
+                let is_stale = now.since(pending.started_at) > JOIN_TIMEOUT;
+                if is_stale {
+                    stale.insert((conn.0, pending.local, pending.interface));
                 }
-                !old
+                !is_stale
             });
         }
-        let Some(manager) = self.manager.as_ref().filter(|_| !stale.is_empty()) else { return };
-        let mut ends = Vec::new();
-        let listed = self.sockets.subflows(1 << state::SYN_SENT, |socket| {
+        let Some(manager) = self.path_manager.as_ref().filter(|_| !stale.is_empty()) else { return };
+        let mut tuples = Vec::new();
+        let dump = self.sock_diag.dump_subflows(1 << state::SYN_SENT, |socket| {
             let token = socket.subflow.map_or(0, |subflow| subflow.token);
             if stale.contains(&(token, socket.local.ip(), socket.interface)) {
                 let tuple = SubflowTuple { token, local: socket.local, remote: socket.remote };
-                ends.push(tuple);
+                tuples.push(tuple);
             }
         });
-        let ended = listed.and_then(|_| manager.end(&ends));
-        if let Err(error) = ended {
+        let outcome = dump.and_then(|_| manager.destroy_subflows(&tuples));
+        if let Err(error) = outcome {
             tracing::warn!(%error, "joins without an answer could not be ended");
         }
     }
 }
 
-fn tuple(conn: ConnId, of: &Conn, subflow: SubflowId) -> Result<SubflowTuple, CommandError> {
-    let sub = of.subflow(subflow).ok_or(CommandError::NoSubflow)?;
+fn subflow_tuple(conn: ConnId, connection: &ConnEntry, subflow: SubflowId) -> Result<SubflowTuple, CommandError> {
+    let sub = connection.subflow(subflow).ok_or(CommandError::NoSubflow)?;
     Ok(SubflowTuple { token: conn.0, local: sub.local, remote: sub.remote })
 }
 
 /// Whether the socket is a subflow of this connection that still carries anything: a port can be somebody else's by
 /// now.
-pub(super) fn is_of(socket: &diag::Socket, conn: ConnId) -> bool {
+pub(super) fn is_open_subflow_of(socket: &diag::Socket, conn: ConnId) -> bool {
     socket.subflow.is_some_and(|subflow| subflow.token == conn.0) && socket.is_open()
 }
 
 /// The counters in the policy's terms; none: the kernel told none.
-pub(super) fn counters(socket: &diag::Socket) -> Option<Counters> {
+pub(super) fn to_counters(socket: &diag::Socket) -> Option<Counters> {
     let tcp = socket.tcp_info?;
-    let measured = |time: Duration| (!time.is_zero()).then_some(time);
+    let nonzero = |time: Duration| (!time.is_zero()).then_some(time);
     Some(Counters {
         received: DataSize::from_bytes(tcp.bytes_received),
         // The SYN was acknowledged too, and is no payload.
         sent: DataSize::from_bytes(tcp.bytes_acked.saturating_sub(1)),
         outstanding: DataSize::from_bytes(socket.unacknowledged.into()),
-        rtt: measured(tcp.rtt),
-        receiver_rtt: measured(tcp.receiver_rtt),
+        rtt: nonzero(tcp.rtt),
+        receiver_rtt: nonzero(tcp.receiver_rtt),
         timeouts: tcp.timeouts,
         backup: socket.subflow.is_some_and(|subflow| subflow.is_local_backup()),
         peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peer_backup()),
@@ -502,8 +502,8 @@ pub(super) fn counters(socket: &diag::Socket) -> Option<Counters> {
 
 /// Rounds of commands and looks before the other sources have their turn. chosen: a command, its answer and what the
 /// policy makes of that are two.
-const ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 4;
 /// chosen: four addresses of 255 that meet are no accident any more.
-const IDS_TRIED: usize = 4;
+const MAX_ID_TRIES: usize = 4;
 /// After which a join is given up. chosen: three SYNs, at 0, 1 and 3 seconds.
-const STALE: Duration = Duration::from_secs(4);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(4);

@@ -16,34 +16,34 @@ use super::{Driver, Policy};
 
 impl<M: Policy> Driver<M> {
     /// Takes up what has come.
-    pub(super) fn take_up(&mut self, survey: &InterfaceList) {
-        if survey.vpn.is_some() && !self.lines.beside_vpn {
+    pub(super) fn add_links(&mut self, survey: &InterfaceList) {
+        if survey.vpn.is_some() && !self.links.bypass_vpn {
             return;
         }
         // Nobody is asked about cost until there is somebody to ask about.
-        match self.choose(survey, &MeteredHints::unknown()) {
-            Ok(chosen) if chosen.links.iter().any(|(interface, _)| !self.lines.has(&interface.name)) => {}
+        match self.choose_links(survey, &MeteredHints::unknown()) {
+            Ok(chosen) if chosen.links.iter().any(|(interface, _)| !self.links.has_name(&interface.name)) => {}
             _ => return,
         }
-        let Ok(chosen) = self.choose(survey, &MeteredHints::query(survey)) else { return };
+        let Ok(chosen) = self.choose_links(survey, &MeteredHints::query(survey)) else { return };
         for (interface, profile) in chosen.links {
-            if self.lines.has(&interface.name) {
+            if self.links.has_name(&interface.name) {
                 continue;
             }
-            let budget = profile.budget.map(|budget| self.budgets.left(&profile.name, budget));
+            let budget = profile.budget.map(|budget| self.budgets.remaining(&profile.name, budget));
             let (kind, metered) = (profile.kind, profile.metered);
-            let terms = LinkConfig { id: self.lines.next(), name: profile.name, kind, metered, budget };
-            tracing::info!(link = terms.name, kind = %terms.kind, "a further link");
-            self.lines.add(&terms);
-            self.ground.take_up(&terms);
-            self.tell(Input::LinkAdded { config: terms });
+            let config = LinkConfig { id: self.links.next_id(), name: profile.name, kind, metered, budget };
+            tracing::info!(link = config.name, kind = %config.kind, "a further link");
+            self.links.add(&config);
+            self.host_config.add_link(&config);
+            self.feed_machine(Input::LinkAdded { config });
         }
-        if let Err(error) = self.make_room() {
+        if let Err(error) = self.raise_limits() {
             tracing::warn!(%error, "a further link may have no room for its subflows");
         }
     }
 
-    fn choose(&self, survey: &InterfaceList, hints: &MeteredHints) -> Result<ChosenLinks, LinksError> {
-        choose_links(survey, &self.choice, hints)
+    fn choose_links(&self, survey: &InterfaceList, hints: &MeteredHints) -> Result<ChosenLinks, LinksError> {
+        choose_links(survey, &self.selection, hints)
     }
 }

@@ -14,38 +14,38 @@ use marline_core::paths::{CloseReason, ConnId, Counters, EstablishedSubflow, Inp
 use marline_core::wire::netlink::mptcp::{Event, SubflowEvent};
 
 use super::super::Mode;
-use super::super::kernel::{Answer, Asked, Events, Heard};
-use super::super::snapshot::Managed;
-use super::table::{Conn, Sub};
+use super::super::kernel::{SocketReply, SubflowQuery, EventSubscription, EventBatch};
+use super::super::snapshot::Management;
+use super::table::{ConnEntry, Subflow};
 use super::{Driver, Policy};
 
 /// The next events; never any without a subscription.
-pub(super) async fn next(events: &mut Option<&mut Events>) -> io::Result<Heard> {
+pub(super) async fn next_events(events: &mut Option<&mut EventSubscription>) -> io::Result<EventBatch> {
     match events {
-        Some(events) => events.heard().await,
+        Some(events) => events.next_batch().await,
         None => pending().await,
     }
 }
 
 impl<M: Policy> Driver<M> {
-    pub(super) fn hear(&mut self, events: Vec<Event>) {
+    pub(super) fn on_events(&mut self, events: Vec<Event>) {
         for event in events {
             match event {
-                Event::Established(path) => self.established(&path),
-                Event::SubflowEstablished(path) => self.joined(&path),
-                Event::SubflowClosed(path) => self.left(&path),
-                Event::Closed { token } => self.closed(ConnId(token)),
+                Event::Established(event) => self.on_established(&event),
+                Event::SubflowEstablished(event) => self.on_subflow_established(&event),
+                Event::SubflowClosed(event) => self.on_subflow_closed(&event),
+                Event::Closed { token } => self.close_connection(ConnId(token)),
                 Event::AddressAnnounced { token, id, address, port } => {
                     let conn = ConnId(token);
-                    if let Some(of) = self.table.conn(conn) {
-                        of.announced.retain(|(of, ..)| *of != id);
-                        of.announced.push((id, address, port));
-                        self.tell(Input::AddressAnnounced { conn });
+                    if let Some(connection) = self.subflow_table.conn_mut(conn) {
+                        connection.announced_addresses.retain(|(announced_id, ..)| *announced_id != id);
+                        connection.announced_addresses.push((id, address, port));
+                        self.feed_machine(Input::AddressAnnounced { conn });
                     }
                 }
                 Event::AddressRemoved { token, id } => {
-                    if let Some(conn) = self.table.conn(ConnId(token)) {
-                        conn.announced.retain(|(of, ..)| *of != id);
+                    if let Some(connection) = self.subflow_table.conn_mut(ConnId(token)) {
+                        connection.announced_addresses.retain(|(announced_id, ..)| *announced_id != id);
                     }
                 }
                 // What the other end wants is read with the counters.
@@ -54,108 +54,108 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    fn established(&mut self, path: &SubflowEvent) {
-        let conn = ConnId(path.token);
-        if path.server_side {
+    fn on_established(&mut self, event: &SubflowEvent) {
+        let conn = ConnId(event.token);
+        if event.server_side {
             return;
         }
-        if let Some(known) = self.table.conn(conn) {
-            known.only_announced |= path.deny_join_id0;
+        if let Some(connection) = self.subflow_table.conn_mut(conn) {
+            connection.deny_join_id0 |= event.deny_join_id0;
             return;
         }
-        if self.lines.is_unknown(path.local.ip()) {
+        if self.links.is_unknown_address(event.local.ip()) {
             // The news of its interface are behind those of the connection.
-            if let Err(error) = self.survey() {
+            if let Err(error) = self.survey_links() {
                 tracing::warn!(%error, "interfaces");
             }
         }
-        if self.lines.of(path.local.ip(), path.interface).is_none() {
+        if self.links.for_address(event.local.ip(), event.interface).is_none() {
             return;
         }
-        let mut of = Conn::new(path.local.ip(), path.remote, self.now());
-        of.only_announced = path.deny_join_id0;
-        of.managed = self.managed();
-        self.open(conn, of);
-        self.subflow(conn, path.local, path.remote, path.interface, Born::First, None);
+        let mut connection = ConnEntry::new(event.local.ip(), event.remote, self.now());
+        connection.deny_join_id0 = event.deny_join_id0;
+        connection.management = self.initial_management();
+        self.open_connection(conn, connection);
+        self.add_subflow(conn, event.local, event.remote, event.interface, SubflowOrigin::First, None);
     }
 
-    fn joined(&mut self, path: &SubflowEvent) {
-        let born = if path.local_id == 0 { Born::There } else { Born::Elsewhere };
-        self.subflow(ConnId(path.token), path.local, path.remote, path.interface, born, None);
+    fn on_subflow_established(&mut self, event: &SubflowEvent) {
+        let origin = if event.local_id == 0 { SubflowOrigin::InitialAddress } else { SubflowOrigin::OtherAddress };
+        self.add_subflow(ConnId(event.token), event.local, event.remote, event.interface, origin, None);
     }
 
-    fn left(&mut self, path: &SubflowEvent) {
-        let conn = ConnId(path.token);
-        let Some(of) = self.table.conn(conn) else { return };
-        match of.take(path.local, path.remote) {
+    fn on_subflow_closed(&mut self, event: &SubflowEvent) {
+        let conn = ConnId(event.token);
+        let Some(connection) = self.subflow_table.conn_mut(conn) else { return };
+        match connection.take_by_addresses(event.local, event.remote) {
             Some(sub) => {
                 // Of a join that the server did not want the kernel tells no error at all.
-                let young = !sub.initial && self.now().since(sub.since) < REFUSED_BY;
-                let refused = path.reset || (young && path.error == 0 && sub.counters.received.is_zero());
-                self.gone(conn, &sub, if refused { CloseReason::Reset } else { why(path.error) });
+                let is_young = !sub.initial && self.now().since(sub.known_since) < JOIN_REFUSAL_TIME;
+                let refused = event.reset || (is_young && event.error == 0 && sub.counters.received.is_zero());
+                self.on_subflow_gone(conn, &sub, if refused { CloseReason::Reset } else { close_reason(event.error) });
             }
             // It was never established.
-            None => of.pending.retain(|pending| !pending.is_of(path.local.ip(), path.interface)),
+            None => connection.pending_joins.retain(|pending| !pending.matches(event.local.ip(), event.interface)),
         }
     }
 
     /// A connection is ours from now on.
-    pub(super) fn open(&mut self, conn: ConnId, of: Conn) {
+    pub(super) fn open_connection(&mut self, conn: ConnId, connection: ConnEntry) {
         self.totals.opened += 1;
-        self.totals.adopted += u64::from(of.adopted);
-        let told = Input::Opened { conn, adopted: of.adopted, deny_join_id0: of.only_announced };
-        let voice = self.voice(of.managed);
-        self.table.conns.insert(conn, of);
-        match voice {
-            Voice::Own => self.tell(told),
-            Voice::Host => self.host_grew(),
-            Voice::None => {}
+        self.totals.adopted += u64::from(connection.adopted);
+        let input = Input::Opened { conn, adopted: connection.adopted, deny_join_id0: connection.deny_join_id0 };
+        let scope = self.scope_for(connection.management);
+        self.subflow_table.conns.insert(conn, connection);
+        match scope {
+            PolicyScope::Connection => self.feed_machine(input),
+            PolicyScope::Aggregate => self.on_aggregate_grew(),
+            PolicyScope::Ignored => {}
         }
     }
 
     /// A connection is over.
-    pub(super) fn closed(&mut self, conn: ConnId) {
-        let Some(mut of) = self.table.conns.remove(&conn) else { return };
+    pub(super) fn close_connection(&mut self, conn: ConnId) {
+        let Some(mut connection) = self.subflow_table.conns.remove(&conn) else { return };
         self.totals.closed += 1;
-        self.looks.remove(&conn);
-        self.count(conn, &mut of);
-        match self.voice(of.managed) {
-            Voice::Own => self.tell(Input::Closed { conn }),
-            Voice::Host => self.host_lost(&of.subflows),
-            Voice::None => {}
+        self.pending_polls.remove(&conn);
+        self.update_totals(conn, &mut connection);
+        match self.scope_for(connection.management) {
+            PolicyScope::Connection => self.feed_machine(Input::Closed { conn }),
+            PolicyScope::Aggregate => self.on_aggregate_shrank(&connection.subflows),
+            PolicyScope::Ignored => {}
         }
-        self.table.end(self.now(), conn, of);
+        self.subflow_table.add_ended(self.now(), conn, connection);
     }
 
     /// A subflow is there: looks at it unless its counters are `known`, enters it, and tells of it.
-    pub(super) fn subflow(
+    pub(super) fn add_subflow(
         &mut self,
         conn: ConnId,
         local: std::net::SocketAddr,
         remote: std::net::SocketAddr,
         index: u32,
-        born: Born,
-        known: Option<Counters>,
+        origin: SubflowOrigin,
+        known_counters: Option<Counters>,
     ) {
-        let line = self.lines.of(local.ip(), index).map(|line| (line.link, line.index));
-        let (link, via) = line.map_or((None, index), |(link, via)| (Some(link), via));
-        let Some(of) = self.table.conn(conn) else { return };
-        if of.find(local, remote).is_some() {
+        let interface = self.links.for_address(local.ip(), index).map(|interface| (interface.link, interface.index));
+        let (link, interface_index) = interface.map_or((None, index), |(link, interface_index)| (Some(link), interface_index));
+        let Some(connection) = self.subflow_table.conn_mut(conn) else { return };
+        if connection.find_subflow(local, remote).is_some() {
             return;
         }
-        let adopted = of.adopted;
-        let initial = born != Born::Elsewhere && !of.subflows.iter().any(|sub| sub.initial);
-        let counters = known.or_else(|| {
-            let found = self.found(&[Asked { local, remote, link: via }]);
-            found.first().and_then(Answer::there).and_then(super::act::counters)
+        let adopted = connection.adopted;
+        let initial = origin != SubflowOrigin::OtherAddress && !connection.subflows.iter().any(|sub| sub.initial);
+        let counters = known_counters.or_else(|| {
+            let replies = self.query_sockets(&[SubflowQuery { local, remote, interface: interface_index }]);
+            replies.first().and_then(SocketReply::socket).and_then(super::act::to_counters)
         });
         let now = self.now();
-        let id = self.table.add(conn, |id| {
-            let mut sub = Sub::new(id, local, remote, via);
-            (sub.link, sub.initial, sub.since) = (link, initial, now);
-            sub.first = born == Born::First;
+        let id = self.subflow_table.add_subflow(conn, |id| {
+            let mut sub = Subflow::new(id, local, remote, interface_index);
+            (sub.link, sub.initial, sub.known_since) = (link, initial, now);
+            sub.is_first = origin == SubflowOrigin::First;
             if let Some(counters) = counters {
-                sub.saw(now, counters);
+                sub.add_sample(now, counters);
             }
             sub
         });
@@ -165,75 +165,75 @@ impl<M: Policy> Driver<M> {
         let backup = counters.is_some_and(|counters| counters.backup);
         let subflow = EstablishedSubflow { id, link, initial, backup, rtt };
         if let Some(link) = link {
-            self.abort_closing(conn, link);
+            self.abort_deferred(conn, link);
         }
-        match self.voice_of(conn) {
-            Voice::Own => self.tell(Input::SubflowUp { conn, subflow }),
-            Voice::Host => self.host_grew(),
-            Voice::None => {}
+        match self.scope_of(conn) {
+            PolicyScope::Connection => self.feed_machine(Input::SubflowUp { conn, subflow }),
+            PolicyScope::Aggregate => self.on_aggregate_grew(),
+            PolicyScope::Ignored => {}
         }
     }
 
     /// A subflow that was taken out of the table.
-    pub(super) fn gone(&mut self, conn: ConnId, sub: &Sub, why: CloseReason) {
-        match self.voice_of(conn) {
-            Voice::Own => self.tell(Input::SubflowDown { conn, subflow: sub.id, reason: why }),
-            Voice::Host => self.host_lost(std::slice::from_ref(sub)),
-            Voice::None => {}
+    pub(super) fn on_subflow_gone(&mut self, conn: ConnId, sub: &Subflow, reason: CloseReason) {
+        match self.scope_of(conn) {
+            PolicyScope::Connection => self.feed_machine(Input::SubflowDown { conn, subflow: sub.id, reason }),
+            PolicyScope::Aggregate => self.on_aggregate_shrank(std::slice::from_ref(sub)),
+            PolicyScope::Ignored => {}
         }
     }
 
     /// What can be done with a connection that is found now.
-    pub(super) fn managed(&self) -> Managed {
+    pub(super) fn initial_management(&self) -> Management {
         match self.mode {
-            Mode::Userspace => Managed::Yes,
-            Mode::KernelPm => Managed::Together,
-            Mode::DryRun => Managed::No,
+            Mode::Userspace => Management::Userspace,
+            Mode::KernelPm => Management::KernelPm,
+            Mode::DryRun => Management::DryRun,
         }
     }
 
-    pub(super) fn voice_of(&mut self, conn: ConnId) -> Voice {
-        self.table.conns.get(&conn).map_or(Voice::None, |of| self.voice(of.managed))
+    pub(super) fn scope_of(&mut self, conn: ConnId) -> PolicyScope {
+        self.subflow_table.conns.get(&conn).map_or(PolicyScope::Ignored, |connection| self.scope_for(connection.management))
     }
 
-    fn voice(&self, managed: Managed) -> Voice {
-        match managed {
-            Managed::Older => Voice::None,
-            _ if self.host.is_some() => Voice::Host,
-            _ => Voice::Own,
+    fn scope_for(&self, management: Management) -> PolicyScope {
+        match management {
+            Management::PredatesSwitch => PolicyScope::Ignored,
+            _ if self.aggregate.is_some() => PolicyScope::Aggregate,
+            _ => PolicyScope::Connection,
         }
     }
 
     /// The same by its number.
-    pub(super) fn take(&mut self, conn: ConnId, id: SubflowId) -> Option<Sub> {
-        self.table.conn(conn)?.take_that(|sub| sub.id == id)
+    pub(super) fn take_subflow(&mut self, conn: ConnId, id: SubflowId) -> Option<Subflow> {
+        self.subflow_table.conn_mut(conn)?.take_where(|sub| sub.id == id)
     }
 }
 
 /// How a subflow began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Born {
+pub(super) enum SubflowOrigin {
     /// The connection began with it.
     First,
     /// It joined from the first one's address, which has id 0.
-    There,
+    InitialAddress,
     /// It joined from another address.
-    Elsewhere,
+    OtherAddress,
 }
 
 /// As what the policy hears of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Voice {
+pub(super) enum PolicyScope {
     /// As itself.
-    Own,
+    Connection,
     /// As a part of the host, which is one connection to it.
-    Host,
+    Aggregate,
     /// Not at all: nothing could be done about it.
-    None,
+    Ignored,
 }
 
 /// What the number of an error says of the path.
-fn why(error: i32) -> CloseReason {
+fn close_reason(error: i32) -> CloseReason {
     use rustix::io::Errno;
     const RESET: i32 = Errno::CONNRESET.raw_os_error();
     const REFUSED: i32 = Errno::CONNREFUSED.raw_os_error();
@@ -253,7 +253,7 @@ fn why(error: i32) -> CloseReason {
 
 /// chosen: a refusal comes with the answer to the join's last packet, one round trip later; the longest of today's are
 /// 0.6 s (satellite).
-const REFUSED_BY: Duration = Duration::from_secs(1);
+const JOIN_REFUSAL_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn errors_say_what_became_of_the_path() {
-        let all = [0, 104, 111, 110, 113, 101, 5].map(why);
+        let reasons = [0, 104, 111, 110, 113, 101, 5].map(close_reason);
         use CloseReason::{Closed, Other, Reset, TimedOut, Unreachable};
-        assert_eq!(all, [Closed, Reset, Reset, TimedOut, Unreachable, Unreachable, Other]);
+        assert_eq!(reasons, [Closed, Reset, Reset, TimedOut, Unreachable, Unreachable, Other]);
     }
 }

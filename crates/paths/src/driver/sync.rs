@@ -20,195 +20,195 @@ use marline_core::wire::netlink::diag::{self, state};
 use marline_core::wire::netlink::mptcp::SubflowTuple;
 
 use super::super::PathsError;
-use super::super::kernel::Answer;
-use super::super::snapshot::Managed;
-use super::act::{counters, is_of};
-use super::hear::Born;
-use super::table::{Conn, Sub, id_of};
-use super::{Driver, FEW, Mode, Policy};
+use super::super::kernel::SocketReply;
+use super::super::snapshot::Management;
+use super::act::{to_counters, is_open_subflow_of};
+use super::hear::SubflowOrigin;
+use super::table::{ConnEntry, Subflow, default_address_id};
+use super::{Driver, MAX_FALLBACK_QUERIES, Mode, Policy};
 
 /// What the kernel has. There may be ten thousands: nothing is kept that is not needed, and nothing in small pieces.
 #[derive(Debug, Default)]
-struct Found {
-    connections: BTreeMap<ConnId, Socket>,
+struct SocketDump {
+    connections: BTreeMap<ConnId, DumpedConnection>,
     /// By connection.
-    subflows: Vec<(ConnId, Part)>,
-    plain: u64,
+    subflows: Vec<(ConnId, DumpedSubflow)>,
+    plain_tcp: u64,
 }
 
 /// A TCP socket that is a subflow.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct DumpedSubflow {
     local: SocketAddr,
     remote: SocketAddr,
-    link: u32,
+    interface: u32,
     subflow: diag::SubflowInfo,
     counters: Option<Counters>,
 }
 
-impl Found {
+impl SocketDump {
     /// The subflows of a connection.
-    fn of(&self, conn: ConnId) -> &[(ConnId, Part)] {
-        let from = self.subflows.partition_point(|(of, _)| *of < conn);
-        let rest = self.subflows.get(from..).unwrap_or(&[]);
-        rest.get(..rest.partition_point(|(of, _)| *of == conn)).unwrap_or(&[])
+    fn subflows_of(&self, conn: ConnId) -> &[(ConnId, DumpedSubflow)] {
+        let start = self.subflows.partition_point(|(other, _)| *other < conn);
+        let tail = self.subflows.get(start..).unwrap_or(&[]);
+        tail.get(..tail.partition_point(|(other, _)| *other == conn)).unwrap_or(&[])
     }
 }
 
 /// An MPTCP socket: its addresses are those of the first subflow, also after that has gone.
 #[derive(Clone, Copy, Debug)]
-struct Socket {
+struct DumpedConnection {
     local: SocketAddr,
     remote: SocketAddr,
-    fell_back: bool,
+    is_fallback: bool,
 }
 
 impl<M: Policy> Driver<M> {
     /// Makes the table as the kernel has it. `adopt`: what is new was there before the driver.
     pub(super) fn resync(&mut self, adopt: bool) -> Result<(), PathsError> {
-        let began = self.now();
-        let found = self.dump()?;
-        self.totals.plain_now = found.plain;
-        self.end_missing(&found);
-        let new = self.begin_new(&found, adopt);
-        for (conn, part) in &found.subflows {
-            let born = match part.subflow.local_id {
-                _ if part.subflow.is_local_initial() => Born::First,
-                Some(0) => Born::There,
-                _ => Born::Elsewhere,
+        let start = self.now();
+        let dump = self.dump_sockets()?;
+        self.totals.plain_now = dump.plain_tcp;
+        self.remove_missing(&dump);
+        let opened = self.open_new(&dump, adopt);
+        for (conn, subflow) in &dump.subflows {
+            let origin = match subflow.subflow.local_id {
+                _ if subflow.subflow.is_local_initial() => SubflowOrigin::First,
+                Some(0) => SubflowOrigin::InitialAddress,
+                _ => SubflowOrigin::OtherAddress,
             };
-            self.subflow(*conn, part.local, part.remote, part.link, born, part.counters);
+            self.add_subflow(*conn, subflow.local, subflow.remote, subflow.interface, origin, subflow.counters);
         }
         let now = self.now();
         self.next_resync = None;
-        self.rested = now + now.since(began) * REST;
-        tracing::debug!(connections = self.table.conns.len(), new, "read everything again");
+        self.resync_not_before = now + now.since(start) * RESYNC_PAUSE_FACTOR;
+        tracing::debug!(connections = self.subflow_table.conns.len(), opened, "read everything again");
         Ok(())
     }
 
     /// The kernel's list; told again, a few times, if it changed while it was told.
-    fn dump(&self) -> Result<Found, PathsError> {
-        let (mut found, mut missed) = self.dump_once()?;
-        for _ in 1..TELLINGS {
-            if !missed {
+    fn dump_sockets(&self) -> Result<SocketDump, PathsError> {
+        let (mut dump, mut is_incomplete) = self.dump_once()?;
+        for _ in 1..MAX_DUMP_TRIES {
+            if !is_incomplete {
                 break;
             }
-            (found, missed) = self.dump_once()?;
+            (dump, is_incomplete) = self.dump_once()?;
         }
-        Ok(found)
+        Ok(dump)
     }
 
     /// True: something may be missing.
-    fn dump_once(&self) -> Result<(Found, bool), PathsError> {
-        let told = |error| PathsError::kernel("sock_diag", error);
-        let mut found = Found::default();
-        let connections = self.sockets.connections(|socket| {
-            let (Some(connection), true) = (socket.mptcp_info, socket.inode != 0) else { return };
-            found.plain += u64::from(connection.is_fallback);
-            let fell_back = fell_back(&connection);
-            let socket = Socket { local: socket.local, remote: socket.remote, fell_back };
-            found.connections.insert(ConnId(connection.token), socket);
+    fn dump_once(&self) -> Result<(SocketDump, bool), PathsError> {
+        let dump_error = |error| PathsError::kernel("sock_diag", error);
+        let mut dump = SocketDump::default();
+        let connections = self.sock_diag.dump_connections(|socket| {
+            let (Some(info), true) = (socket.mptcp_info, socket.inode != 0) else { return };
+            dump.plain_tcp += u64::from(info.is_fallback);
+            let is_fallback = is_plain_tcp(&info);
+            let socket = DumpedConnection { local: socket.local, remote: socket.remote, is_fallback: fell_back: is_fallback };
+            dump.connections.insert(ConnId(info.token), socket);
         });
-        let mut missed = connections.map_err(told)?;
+        let mut is_incomplete = connections.map_err(dump_error)?;
         // One that this end has closed was destroyed: its socket goes on until its data is acknowledged.
-        let subflows = self.sockets.subflows(state::CAN_SEND, |socket| {
+        let subflows = self.sock_diag.dump_subflows(state::CAN_SEND, |socket| {
             let Some(subflow) = socket.subflow else { return };
-            let (local, remote, link) = (socket.local, socket.remote, socket.interface);
-            let part = Part { local, remote, link, subflow, counters: counters(socket) };
-            found.subflows.push((ConnId(subflow.token), part));
+            let (local, remote, interface) = (socket.local, socket.remote, socket.interface);
+            let dumped = DumpedSubflow { local, remote, interface: link: interface, subflow, counters: to_counters(socket) };
+            dump.subflows.push((ConnId(subflow.token), dumped));
         });
-        missed |= subflows.map_err(told)?;
-        found.subflows.sort_by_key(|(conn, _)| *conn);
-        Ok((found, missed))
+        is_incomplete |= subflows.map_err(dump_error)?;
+        dump.subflows.sort_by_key(|(conn, _)| *conn);
+        Ok((dump, is_incomplete))
     }
 
     /// Connections and subflows that are no more.
-    fn end_missing(&mut self, found: &Found) {
-        let lives = |conn: &ConnId| found.connections.get(conn).is_some_and(|socket| !socket.fell_back);
-        let doubtful: Vec<ConnId> = self.table.conns.keys().copied().filter(|conn| !lives(conn)).collect();
-        self.end_over(&doubtful);
-        let (mut asked, mut whose) = (Vec::new(), Vec::new());
-        for (conn, of) in &self.table.conns {
-            let have = found.of(*conn);
-            let is_there = |sub: &&Sub| have.iter().any(|(_, p)| p.local == sub.local && p.remote == sub.remote);
-            for sub in of.subflows.iter().filter(|sub| !is_there(sub)) {
-                asked.push(sub.asked());
-                whose.push((*conn, sub.id));
+    fn remove_missing(&mut self, dump: &SocketDump) {
+        let is_alive = |conn: &ConnId| dump.connections.get(conn).is_some_and(|socket| !socket.is_fallback);
+        let missing: Vec<ConnId> = self.subflow_table.conns.keys().copied().filter(|conn| !is_alive(conn)).collect();
+        self.close_ended(&missing);
+        let (mut queries, mut ids) = (Vec::new(), Vec::new());
+        for (conn, connection) in &self.subflow_table.conns {
+            let dumped = dump.subflows_of(*conn);
+            let is_dumped = |sub: &&Subflow| dumped.iter().any(|(_, p)| p.local == sub.local && p.remote == sub.remote);
+            for sub in connection.subflows.iter().filter(|sub| !is_dumped(sub)) {
+                queries.push(sub.query());
+                ids.push((*conn, sub.id));
             }
         }
-        for ((conn, id), answer) in whose.into_iter().zip(self.found(&asked)) {
-            let over = match answer {
-                Answer::There(socket) => !is_of(&socket, conn),
-                Answer::Gone => true,
-                Answer::Unknown => false,
+        for ((conn, id), reply) in ids.into_iter().zip(self.query_sockets(&queries)) {
+            let has_ended = match reply {
+                SocketReply::Found(socket) => !is_open_subflow_of(&socket, conn),
+                SocketReply::Gone => true,
+                SocketReply::Unknown => false,
             };
-            if over && let Some(sub) = self.take(conn, id) {
-                self.gone(conn, &sub, CloseReason::Other);
+            if has_ended && let Some(sub) = self.take_subflow(conn, id) {
+                self.on_subflow_gone(conn, &sub, CloseReason::Other);
             }
         }
     }
 
     /// Asks for each of these connections, and ends those that are over or became plain TCP.
-    pub(super) fn end_over(&mut self, conns: &[ConnId]) {
+    pub(super) fn close_ended(&mut self, conns: &[ConnId]) {
         let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
-        let mut answers = vec![Answer::Unknown; conns.len()];
-        let asked = self.sockets.look_at_connections(&tokens, |place, answer| {
-            if let Some(slot) = answers.get_mut(place) {
-                *slot = answer;
+        let mut replies = vec![SocketReply::Unknown; conns.len()];
+        let outcome = self.sock_diag.query_connections(&tokens, |index, reply| {
+            if let Some(slot) = replies.get_mut(index) {
+                *slot = reply;
             }
         });
-        if let Err(error) = asked {
+        if let Err(error) = outcome {
             tracing::warn!(%error, "sock_diag does not answer");
         }
-        for (conn, answer) in conns.iter().zip(answers) {
-            let over = match answer {
-                Answer::There(socket) => {
-                    let plain = socket.mptcp_info.is_some_and(|connection| fell_back(&connection));
-                    if plain {
+        for (conn, reply) in conns.iter().zip(replies) {
+            let has_ended = match reply {
+                SocketReply::Found(socket) => {
+                    let is_fallback = socket.mptcp_info.is_some_and(|info| is_plain_tcp(&info));
+                    if is_fallback {
                         tracing::warn!(conn = conn.0, "the connection fell back to plain TCP");
                     }
-                    plain || socket.inode == 0 || !socket.is_open()
+                    is_fallback || socket.inode == 0 || !socket.is_open()
                 }
-                Answer::Gone => true,
-                Answer::Unknown => false,
+                SocketReply::Gone => true,
+                SocketReply::Unknown => false,
             };
-            if over {
-                self.closed(*conn);
+            if has_ended {
+                self.close_connection(*conn);
             }
         }
     }
 
     /// Asks how much a connection has carried, each byte once. One that is over for its program may be there a moment longer.
-    pub(super) fn count(&self, conn: ConnId, of: &mut Conn) {
-        self.count_these(&[conn], |_, connection| of.counted(connection));
+    pub(super) fn update_totals(&self, conn: ConnId, connection: &mut ConnEntry) {
+        self.query_mptcp_info(&[conn], |_, info| connection.update_totals(info));
     }
 
     /// The same of those in which something has moved, but not of very many.
-    pub(super) fn count_moved(&mut self) {
-        let mut table = std::mem::take(&mut self.table);
-        let moved = table.conns.iter().filter(|(_, of)| of.has_moved()).map(|(conn, _)| *conn);
-        let moved: Vec<ConnId> = moved.take(FEW).collect();
-        self.count_these(&moved, |conn, connection| {
-            if let Some(of) = table.conn(conn) {
-                of.counted(connection);
+    pub(super) fn update_active_totals(&mut self) {
+        let mut table = std::mem::take(&mut self.subflow_table);
+        let active = table.conns.iter().filter(|(_, connection)| connection.has_new_bytes()).map(|(conn, _)| *conn);
+        let active: Vec<ConnId> = active.take(MAX_FALLBACK_QUERIES).collect();
+        self.query_mptcp_info(&active, |conn, info| {
+            if let Some(connection) = table.conn_mut(conn) {
+                connection.update_totals(info);
             }
         });
-        self.table = table;
+        self.subflow_table = table;
     }
 
     /// Asks the kernel where the data of these connections begin, once for each.
-    pub(super) fn find_origins(&mut self, conns: &BTreeSet<ConnId>) {
-        let mut table = std::mem::take(&mut self.table);
-        let lacks = |conn: &&ConnId| table.conns.get(conn).is_some_and(Conn::lacks_origin);
-        let lack: Vec<ConnId> = conns.iter().filter(lacks).copied().collect();
-        if !lack.is_empty() {
-            self.count_these(&lack, |conn, connection| {
-                if let Some(of) = table.conn(conn) {
-                    of.counted(connection);
+    pub(super) fn find_initial_data_seqs(&mut self, conns: &BTreeSet<ConnId>) {
+        let mut table = std::mem::take(&mut self.subflow_table);
+        let needs_query = |conn: &&ConnId| table.conns.get(conn).is_some_and(ConnEntry::needs_initial_data_seq);
+        let missing: Vec<ConnId> = conns.iter().filter(needs_query).copied().collect();
+        if !missing.is_empty() {
+            self.query_mptcp_info(&missing, |conn, info| {
+                if let Some(connection) = table.conn_mut(conn) {
+                    connection.update_totals(info);
                 }
             });
         }
-        self.table = table;
+        self.subflow_table = table;
     }
 
     /// Those of these connections of which one direction is closed. The kernel joins only connections that are established.
@@ -218,72 +218,72 @@ impl<M: Policy> Driver<M> {
             return closed;
         }
         let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
-        let asked = self.sockets.look_at_connections(&tokens, |place, answer| {
-            let is_closed = answer.there().is_some_and(|socket| socket.state != state::ESTABLISHED);
-            closed.extend(conns.get(place).copied().filter(|_| is_closed));
+        let outcome = self.sock_diag.query_connections(&tokens, |index, reply| {
+            let is_closed = reply.socket().is_some_and(|socket| socket.state != state::ESTABLISHED);
+            closed.extend(conns.get(index).copied().filter(|_| is_closed));
         });
-        if let Err(error) = asked {
+        if let Err(error) = outcome {
             tracing::debug!(%error, "sock_diag does not answer");
         }
         closed
     }
 
-    fn count_these(&self, conns: &[ConnId], mut each: impl FnMut(ConnId, &diag::MptcpInfo)) {
+    fn query_mptcp_info(&self, conns: &[ConnId], mut on_info: impl FnMut(ConnId, &diag::MptcpInfo)) {
         let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
-        let asked = self.sockets.look_at_connections(&tokens, |place, answer| {
-            let connection = answer.there().and_then(|socket| socket.mptcp_info);
-            if let (Some(conn), Some(connection)) = (conns.get(place), connection) {
-                each(*conn, &connection);
+        let outcome = self.sock_diag.query_connections(&tokens, |index, reply| {
+            let info = reply.socket().and_then(|socket| socket.mptcp_info);
+            if let (Some(conn), Some(info)) = (conns.get(index), info) {
+                on_info(*conn, &info);
             }
         });
-        if let Err(error) = asked {
+        if let Err(error) = outcome {
             tracing::debug!(%error, "sock_diag does not answer");
         }
     }
 
     /// Connections that are not known yet; how many.
-    fn begin_new(&mut self, found: &Found, adopt: bool) -> usize {
-        let mut new = Vec::new();
-        for (conn, socket) in found.connections.iter().filter(|(_, socket)| !socket.fell_back) {
-            let subflows = found.of(*conn);
-            if !self.table.conns.contains_key(conn) && self.is_ours(subflows) {
-                let mut of = Conn::new(socket.local.ip(), socket.remote, self.now());
-                of.adopted = adopt;
-                of.managed = self.managed();
-                of.ids = ids(subflows);
-                new.push((*conn, of));
+    fn open_new(&mut self, dump: &SocketDump, adopt: bool) -> usize {
+        let mut new_connections = Vec::new();
+        for (conn, socket) in dump.connections.iter().filter(|(_, socket)| !socket.is_fallback) {
+            let subflows = dump.subflows_of(*conn);
+            if !self.subflow_table.conns.contains_key(conn) && self.is_own_client(subflows) {
+                let mut connection = ConnEntry::new(socket.local.ip(), socket.remote, self.now());
+                connection.adopted = adopt;
+                connection.management = self.initial_management();
+                connection.address_ids = nondefault_ids(subflows);
+                new_connections.push((*conn, connection));
             }
         }
-        self.mark_older(&mut new);
-        let count = new.len();
-        for (conn, of) in new {
-            self.open(conn, of);
+        self.mark_predating_switch(&mut new_connections);
+        let count = new_connections.len();
+        for (conn, connection) in new_connections {
+            self.open_connection(conn, connection);
         }
         count
     }
 
-    fn is_ours(&self, parts: &[(ConnId, Part)]) -> bool {
-        let flags = || parts.iter().map(|(_, part)| part.subflow);
+    fn is_own_client(&self, subflows: &[(ConnId, DumpedSubflow)]) -> bool {
+        let flags = || subflows.iter().map(|(_, subflow)| subflow.subflow);
         flags().any(|flags| flags.is_local_initial() || flags.is_local_join())
             && flags().any(|flags| flags.is_fully_established())
-            && parts.iter().any(|(_, part)| self.lines.of(part.local.ip(), part.link).is_some())
+            && subflows.iter().any(|(_, subflow)| self.links.for_address(subflow.local.ip(), subflow.interface).is_some())
     }
 
     /// Finds those whose sockets keep the kernel's own path manager.
-    fn mark_older(&self, new: &mut [(ConnId, Conn)]) {
-        let Some(manager) = self.manager.as_ref().filter(|_| self.mode == Mode::Userspace) else { return };
-        let nowhere = |conn: &ConnId, of: &Conn| {
+    fn mark_predating_switch(&self, new_connections: &mut [(ConnId, ConnEntry)]) {
+        let Some(manager) = self.path_manager.as_ref().filter(|_| self.mode == Mode::Userspace) else { return };
+        let nonexistent_subflow = |conn: &ConnId, connection: &ConnEntry| {
             // Port 0 is nobody's; the addresses must be of the connection's family all the same.
-            let local = SocketAddr::new(of.first, 0);
-            SubflowTuple { token: conn.0, local, remote: of.server }.destroy(manager.family())
+            let local = SocketAddr::new(connection.initial_address, 0);
+            SubflowTuple { token: conn.0, local, remote: connection.server }.destroy(manager.family_id())
         };
-        let questions = new.iter().map(|(conn, of)| nowhere(conn, of)).collect();
-        match manager.carry_out(questions) {
-            Ok(answers) => {
-                for ((conn, of), ack) in new.iter_mut().zip(answers) {
+        let requests = new_connections.iter().map(|(conn, connection)| nonexistent_subflow(conn, connection)).collect();
+        match manager.execute(requests) {
+            Ok(acks) => {
+                for ((conn, connection), ack) in new_connections.iter_mut().zip(acks) {
                     if ack.message.contains("not selected") {
-                        of.managed = Managed::Older;
-                        of.explain(self.now(), "its socket is older than this path manager".into());
+                        connection.management = Management::PredatesSwitch;
+                        connection.set_reason(self.now(), "its socket is older than this path manager".into());
                         tracing::warn!(conn = conn.0, "unmanaged: its socket is older than this path manager");
                     }
                 }
@@ -294,21 +294,21 @@ impl<M: Policy> Driver<M> {
 }
 
 /// Whether a connection is plain TCP by now, or its server speaks nothing else.
-const fn fell_back(connection: &diag::MptcpInfo) -> bool {
-    connection.is_fallback || !connection.has_remote_key
+const fn is_plain_tcp(info: &diag::MptcpInfo) -> bool {
+    info.is_fallback || !info.has_remote_key
 }
 
 /// How often a list that changes while it is told is asked for. chosen: what it misses the next dump has, and what it
 /// lacks is asked for by itself.
-const TELLINGS: usize = 3;
+const MAX_DUMP_TRIES: usize = 3;
 /// So many times as long as a dump takes, the next one waits. chosen: a fifth of a core at most, and with ten thousand
 /// connections less than a second.
-const REST: u32 = 4;
+const RESYNC_PAUSE_FACTOR: u32 = 4;
 
 /// Ids that the kernel has for addresses and [`id_of`] would not give.
-fn ids(parts: &[(ConnId, Part)]) -> Vec<(IpAddr, u8)> {
-    let all = parts.iter().filter_map(|(_, part)| Some((part.local.ip(), part.subflow.local_id?)));
-    let mut ids: Vec<_> = all.filter(|(address, id)| *id != 0 && *id != id_of(*address)).collect();
+fn nondefault_ids(subflows: &[(ConnId, DumpedSubflow)]) -> Vec<(IpAddr, u8)> {
+    let all = subflows.iter().filter_map(|(_, subflow)| Some((subflow.local.ip(), subflow.subflow.local_id?)));
+    let mut ids: Vec<_> = all.filter(|(address, id)| *id != 0 && *id != default_address_id(*address)).collect();
     ids.sort_unstable();
     ids.dedup();
     ids

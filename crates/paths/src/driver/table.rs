@@ -18,241 +18,241 @@ use marline_core::paths::{ConnId, Counters, SubflowId};
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_core::wire::netlink::diag;
 
-use super::super::kernel::Asked;
-use super::super::snapshot::{Connection, Decision, Managed, SubflowState};
+use super::super::kernel::SubflowQuery;
+use super::super::snapshot::{Connection, Decision, Management, SubflowState};
 
 /// All connections.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    pub(super) conns: BTreeMap<ConnId, Conn>,
+pub(super) struct SubflowTable {
+    pub(super) conns: BTreeMap<ConnId, ConnEntry>,
     /// Those that ended lately, oldest first, for whoever asks why they went as they did.
-    ended: VecDeque<(Instant, ConnId, Conn)>,
-    next: u64,
+    recently_ended: VecDeque<(Instant, ConnId, ConnEntry)>,
+    next_id: u64,
 }
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Conn {
+pub(super) struct ConnEntry {
     pub(super) adopted: bool,
-    pub(super) managed: Managed,
+    pub(super) management: Management,
     /// The policy knows that one direction of it is closed ([`Refusal::HalfClosed`](marline_core::paths::Refusal::HalfClosed)).
     pub(super) is_half_closed: bool,
     /// The address of its first subflow, which has id 0.
-    pub(super) first: IpAddr,
+    pub(super) initial_address: IpAddr,
     pub(super) server: SocketAddr,
-    pub(super) only_announced: bool,
+    pub(super) deny_join_id0: bool,
     /// What the server announced: id, address, port.
-    pub(super) announced: Vec<(u8, IpAddr, Option<u16>)>,
+    pub(super) announced_addresses: Vec<(u8, IpAddr, Option<u16>)>,
     /// Ids of addresses other than [`id_of`] gives: the kernel said so.
-    pub(super) ids: Vec<(IpAddr, u8)>,
-    pub(super) subflows: Vec<Sub>,
+    pub(super) address_ids: Vec<(IpAddr, u8)>,
+    pub(super) subflows: Vec<Subflow>,
     /// Joins whose SYN is on its way.
-    pub(super) pending: Vec<Pending>,
+    pub(super) pending_joins: Vec<PendingJoin>,
     /// Subflows that were destroyed and whose sockets may still be there (`Driver::end_socket`).
-    pub(super) closing: Vec<(LinkId, Asked)>,
-    pub(super) since: Instant,
+    pub(super) closing_sockets: Vec<(LinkId, SubflowQuery)>,
+    pub(super) known_since: Instant,
     /// Received and sent, each byte once, as the kernel said last; none: it has not said it.
-    whole: Option<(DataSize, DataSize)>,
+    totals: Option<(DataSize, DataSize)>,
     /// The data sequence number of the first byte that it received; inside none: the kernel does not say.
-    origin: Option<Option<u64>>,
+    initial_data_seq: Option<Option<u64>>,
     /// What had come and gone over all subflows then.
-    then: (DataSize, DataSize),
+    path_totals_at_update: (DataSize, DataSize),
     /// What ended subflows had carried.
-    ended: (DataSize, DataSize),
+    ended_totals: (DataSize, DataSize),
     reason: Box<str>,
     /// What a dry run said last that it would do.
-    would: Box<str>,
+    last_dry_run: Box<str>,
     history: VecDeque<Decision>,
 }
 
 /// A join that the kernel has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pending {
+pub(super) struct PendingJoin {
     pub(super) link: LinkId,
     pub(super) local: IpAddr,
     /// The interface that it is bound to. Several links may have the address.
-    pub(super) index: u32,
-    pub(super) at: Instant,
+    pub(super) interface: u32,
+    pub(super) started_at: Instant,
 }
 
-impl Pending {
+impl PendingJoin {
     /// Whether it is the join from this address over the interface of this number; 0: not known.
-    pub(super) fn is_of(&self, local: IpAddr, index: u32) -> bool {
-        self.local == local && (index == 0 || self.index == index)
+    pub(super) fn matches(&self, local: IpAddr, interface: u32) -> bool {
+        self.local == local && (interface == 0 || self.interface == interface)
     }
 }
 
 /// One subflow.
 #[derive(Clone, Debug)]
-pub(super) struct Sub {
+pub(super) struct Subflow {
     pub(super) id: SubflowId,
     pub(super) link: Option<LinkId>,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     /// The interface that it goes over; 0: not known.
-    pub(super) index: u32,
+    pub(super) interface: u32,
     /// Its address has id 0.
     pub(super) initial: bool,
     /// The connection began with it; one that joined later from the same address is another.
-    pub(super) first: bool,
+    pub(super) is_first: bool,
     /// Since when it is known.
-    pub(super) since: Instant,
+    pub(super) known_since: Instant,
     pub(super) counters: Counters,
-    seen: Option<Instant>,
+    sampled_at: Option<Instant>,
     rate: Option<Bitrate>,
 }
 
-impl Table {
-    pub(super) fn conn(&mut self, conn: ConnId) -> Option<&mut Conn> {
+impl SubflowTable {
+    pub(super) fn conn_mut(&mut self, conn: ConnId) -> Option<&mut ConnEntry> {
         self.conns.get_mut(&conn)
     }
 
     /// Adds a subflow unless it is there already, and gives its number.
-    pub(super) fn add(&mut self, conn: ConnId, sub: impl FnOnce(SubflowId) -> Sub) -> Option<SubflowId> {
-        let id = SubflowId(self.next);
-        let of = self.conns.get_mut(&conn)?;
+    pub(super) fn add_subflow(&mut self, conn: ConnId, sub: impl FnOnce(SubflowId) -> Subflow) -> Option<SubflowId> {
+        let id = SubflowId(self.next_id);
+        let connection = self.conns.get_mut(&conn)?;
         let sub = sub(id);
-        if of.find(sub.local, sub.remote).is_some() {
+        if connection.find_subflow(sub.local, sub.remote).is_some() {
             return None;
         }
-        self.next += 1;
-        of.pending.retain(|pending| !pending.is_of(sub.local.ip(), sub.index));
-        of.subflows.push(sub);
+        self.next_id += 1;
+        connection.pending_joins.retain(|pending| !pending.matches(sub.local.ip(), sub.interface));
+        connection.subflows.push(sub);
         Some(id)
     }
 
     /// A connection that is over.
-    pub(super) fn end(&mut self, now: Instant, conn: ConnId, mut of: Conn) {
-        of.remember(now, "it ended".to_owned());
-        if self.ended.len() >= ENDED {
-            self.ended.pop_front();
+    pub(super) fn add_ended(&mut self, now: Instant, conn: ConnId, mut connection: ConnEntry) {
+        connection.record_decision(now, "it ended".to_owned());
+        if self.recently_ended.len() >= MAX_ENDED {
+            self.recently_ended.pop_front();
         }
-        self.ended.push_back((now, conn, of));
+        self.recently_ended.push_back((now, conn, connection));
     }
 
     /// A connection that is open, or the newest of this token that ended lately.
-    pub(super) fn known(&self, conn: ConnId, now: Instant) -> Option<&Conn> {
-        let lately = |at: Instant| now.since(at) < LATELY;
-        let ended = || self.ended.iter().rev().find(|(at, of, _)| *of == conn && lately(*at)).map(|(.., of)| of);
-        self.conns.get(&conn).or_else(ended)
+    pub(super) fn open_or_ended(&self, conn: ConnId, now: Instant) -> Option<&ConnEntry> {
+        let is_recent = |ended_at: Instant| now.since(ended_at) < ENDED_MAX_AGE;
+        let recently_ended = || self.recently_ended.iter().rev().find(|(at, id, _)| *id == conn && is_recent(*at)).map(|(.., id)| id);
+        self.conns.get(&conn).or_else(recently_ended)
     }
 
     /// How many subflows go over a link.
-    pub(super) fn over(&self, link: LinkId) -> u32 {
-        let subs = self.conns.values().flat_map(|conn| &conn.subflows);
-        u32::try_from(subs.filter(|sub| sub.link == Some(link)).count()).unwrap_or(u32::MAX)
+    pub(super) fn subflows_over(&self, link: LinkId) -> u32 {
+        let subflows = self.conns.values().flat_map(|conn| &conn.subflows);
+        u32::try_from(subflows.filter(|sub| sub.link == Some(link)).count()).unwrap_or(u32::MAX)
     }
 }
 
-impl Conn {
-    pub(super) fn new(first: IpAddr, server: SocketAddr, since: Instant) -> Self {
+impl ConnEntry {
+    pub(super) fn new(initial_address: IpAddr, server: SocketAddr, known_since: Instant) -> Self {
         Self {
             adopted: false,
-            managed: Managed::Yes,
+            management: Management::Userspace,
             is_half_closed: false,
-            first,
+            initial_address: first: initial_address,
             server,
-            only_announced: false,
-            announced: Vec::new(),
-            ids: Vec::new(),
+            deny_join_id0: false,
+            announced_addresses: Vec::new(),
+            address_ids: Vec::new(),
             subflows: Vec::new(),
-            pending: Vec::new(),
-            closing: Vec::new(),
-            since,
-            whole: None,
-            origin: None,
-            then: (DataSize::ZERO, DataSize::ZERO),
-            ended: (DataSize::ZERO, DataSize::ZERO),
+            pending_joins: Vec::new(),
+            closing_sockets: Vec::new(),
+            known_since: since: known_since,
+            totals: None,
+            initial_data_seq: None,
+            path_totals_at_update: (DataSize::ZERO, DataSize::ZERO),
+            ended_totals: (DataSize::ZERO, DataSize::ZERO),
             reason: Box::default(),
-            would: Box::default(),
+            last_dry_run: Box::default(),
             history: VecDeque::new(),
         }
     }
 
-    pub(super) fn find(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Sub> {
+    pub(super) fn find_subflow(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Subflow> {
         self.subflows.iter().find(|sub| sub.local == local && sub.remote == remote)
     }
 
-    pub(super) fn subflow(&self, id: SubflowId) -> Option<&Sub> {
+    pub(super) fn subflow(&self, id: SubflowId) -> Option<&Subflow> {
         self.subflows.iter().find(|sub| sub.id == id)
     }
 
     /// Takes a subflow out, by its place on the network.
-    pub(super) fn take(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Sub> {
-        self.take_that(|sub| sub.local == local && sub.remote == remote)
+    pub(super) fn take_by_addresses(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Subflow> {
+        self.take_where(|sub| sub.local == local && sub.remote == remote)
     }
 
     /// The same by any mark. What it had carried counts on.
-    pub(super) fn take_that(&mut self, is_it: impl Fn(&Sub) -> bool) -> Option<Sub> {
-        let at = self.subflows.iter().position(is_it)?;
-        let sub = self.subflows.remove(at);
-        self.ended.0 += sub.counters.received;
-        self.ended.1 += sub.counters.sent;
+    pub(super) fn take_where(&mut self, matches: impl Fn(&Subflow) -> bool) -> Option<Subflow> {
+        let index = self.subflows.iter().position(matches)?;
+        let sub = self.subflows.remove(index);
+        self.ended_totals.0 += sub.counters.received;
+        self.ended_totals.1 += sub.counters.sent;
         Some(sub)
     }
 
     /// Takes MPTCP's own counters, which know of each byte once.
-    pub(super) fn counted(&mut self, of: &diag::MptcpInfo) {
-        if let (Some(received), Some(sent)) = (of.received, of.sent) {
-            self.whole = Some((DataSize::from_bytes(received), DataSize::from_bytes(sent)));
-            self.then = self.over_links();
+    pub(super) fn update_totals(&mut self, info: &diag::MptcpInfo) {
+        if let (Some(received), Some(sent)) = (info.received_bytes, info.sent_bytes) {
+            self.totals = Some((DataSize::from_bytes(received), DataSize::from_bytes(sent)));
+            self.path_totals_at_update = self.path_totals();
         }
-        if self.lacks_origin() && of.next_data_seq != 0 {
-            self.origin = Some(of.received.map(|received| of.next_data_seq.wrapping_sub(received)));
+        if self.needs_initial_data_seq() && info.next_data_seq != 0 {
+            self.initial_data_seq = Some(info.received_bytes.map(|received| info.next_data_seq.wrapping_sub(received)));
         }
     }
 
     /// Whether [`counted`](Self::counted) would say where its data begin.
-    pub(super) fn lacks_origin(&self) -> bool {
-        self.origin.is_none()
+    pub(super) fn needs_initial_data_seq(&self) -> bool {
+        self.initial_data_seq.is_none()
     }
 
     /// How far its data reach behind the last byte that came over a subflow ([`Counters::reached`]).
-    pub(super) fn reached(&self, subflow: &diag::Socket) -> Option<DataSize> {
+    pub(super) fn data_progress(&self, subflow: &diag::Socket) -> Option<DataSize> {
         let mapping = subflow.subflow?.mapping?;
-        self.inside(mapping.data_seq_after(subflow.tcp_info?.bytes_received))
+        self.data_offset(mapping.data_seq_after(subflow.tcp_info?.bytes_received))
     }
 
     /// How many bytes lie before this data sequence number; none: it is not known where they begin, or it is before that.
-    fn inside(&self, number: u64) -> Option<DataSize> {
-        let inside = number.wrapping_sub(self.origin??).cast_signed();
-        u64::try_from(inside).ok().map(DataSize::from_bytes)
+    fn data_offset(&self, number: u64) -> Option<DataSize> {
+        let offset = number.wrapping_sub(self.initial_data_seq??).cast_signed();
+        u64::try_from(offset).ok().map(DataSize::from_bytes)
     }
 
     /// Whether more has come or gone since then.
-    pub(super) fn has_moved(&self) -> bool {
-        self.over_links() != self.then
+    pub(super) fn has_new_bytes(&self) -> bool {
+        self.path_totals() != self.path_totals_at_update
     }
 
     /// What has come and gone over all subflows, those that ended too; some of it may have come over two.
-    fn over_links(&self) -> (DataSize, DataSize) {
+    fn path_totals(&self) -> (DataSize, DataSize) {
         let all = self.subflows.iter().map(|sub| &sub.counters);
-        all.fold(self.ended, |sum, sub| (sum.0 + sub.received, sum.1 + sub.sent))
+        all.fold(self.ended_totals, |sum, counters| (sum.0 + counters.received, sum.1 + counters.sent))
     }
 
     /// The id under which this address joins.
     pub(super) fn address_id(&self, address: IpAddr) -> u8 {
-        if address == self.first {
+        if address == self.initial_address {
             return 0;
         }
-        self.ids.iter().find(|(of, _)| *of == address).map_or_else(|| id_of(address), |(_, id)| *id)
+        self.address_ids.iter().find(|(known_address, _)| *known_address == address).map_or_else(|| default_address_id(address), |(_, id)| *id)
     }
 
     /// Where a join from this address goes to; none: the server has no address of its family that may be joined.
-    pub(super) fn target(&self, local: IpAddr) -> Option<SocketAddr> {
-        if !self.only_announced && self.server.is_ipv4() == local.is_ipv4() {
+    pub(super) fn join_target(&self, local: IpAddr) -> Option<SocketAddr> {
+        if !self.deny_join_id0 && self.server.is_ipv4() == local.is_ipv4() {
             return Some(self.server);
         }
-        let (_, address, port) = self.announced.iter().find(|(_, to, _)| to.is_ipv4() == local.is_ipv4())?;
+        let (_, address, port) = self.announced_addresses.iter().find(|(_, announced, _)| announced.is_ipv4() == local.is_ipv4())?;
         Some(SocketAddr::new(*address, port.unwrap_or(self.server.port())))
     }
 
     /// Keeps what was decided or done.
-    pub(super) fn remember(&mut self, at: Instant, what: String) {
-        if self.history.len() >= REMEMBERED {
+    pub(super) fn record_decision(&mut self, now: Instant, text: String) {
+        if self.history.len() >= MAX_HISTORY {
             self.history.pop_front();
         }
-        self.history.push_back(Decision { at, what });
+        self.history.push_back(Decision { at: now, text: what: text });
     }
 
     /// Why it is carried as it is; empty: nothing was said yet.
@@ -261,16 +261,16 @@ impl Conn {
     }
 
     /// Whether this is another thing to do than what was said last; it is from now on.
-    pub(super) fn is_news(&mut self, would: &str) -> bool {
-        let news = *self.would != *would;
-        self.would = would.into();
-        news
+    pub(super) fn is_new_dry_run(&mut self, action: &str) -> bool {
+        let is_new = *self.last_dry_run != *action;
+        self.last_dry_run = action.into();
+        is_new
     }
 
     /// Keeps why it is carried as it is.
-    pub(super) fn explain(&mut self, at: Instant, reason: String) {
+    pub(super) fn set_reason(&mut self, now: Instant, reason: String) {
         self.reason = reason.as_str().into();
-        self.remember(at, reason);
+        self.record_decision(now, reason);
     }
 
     /// The newest decisions, oldest first.
@@ -279,73 +279,73 @@ impl Conn {
     }
 
     pub(super) fn snapshot(&self, conn: ConnId, now: Instant) -> Connection {
-        let carried = self.whole.unwrap_or_else(|| self.over_links());
+        let totals = self.totals.unwrap_or_else(|| self.path_totals());
         Connection {
-            conn,
+            id: conn,
             server: Some(self.server),
             adopted: self.adopted,
-            managed: self.managed,
-            since: self.since,
+            management: self.management,
+            since: self.known_since,
             reason: self.reason.to_string(),
-            received: carried.0,
-            sent: carried.1,
+            received: totals.0,
+            sent: totals.1,
             subflows: self.subflows.iter().map(|sub| sub.snapshot(now)).collect(),
         }
     }
 }
 
-impl Sub {
+impl Subflow {
     /// How the kernel is asked for its socket.
-    pub(super) fn asked(&self) -> Asked {
-        Asked { local: self.local, remote: self.remote, link: self.index }
+    pub(super) fn query(&self) -> SubflowQuery {
+        SubflowQuery { local: self.local, remote: self.remote, interface: self.interface }
     }
 
-    pub(super) fn new(id: SubflowId, local: SocketAddr, remote: SocketAddr, index: u32) -> Self {
+    pub(super) fn new(id: SubflowId, local: SocketAddr, remote: SocketAddr, interface: u32) -> Self {
         Self {
             id,
             link: None,
             local,
             remote,
-            index,
+            interface: index: interface,
             initial: false,
-            first: false,
-            since: Instant::ZERO,
+            is_first: false,
+            known_since: Instant::ZERO,
             counters: Counters::default(),
-            seen: None,
+            sampled_at: None,
             rate: None,
         }
     }
 
     /// Takes new counters. Two looks right after each other give no rate: the newer one waits for the next.
-    pub(super) fn saw(&mut self, now: Instant, counters: Counters) {
-        if let Some(seen) = self.seen {
-            let time = now.since(seen);
-            if time < LEAST_FOR_A_RATE {
+    pub(super) fn add_sample(&mut self, now: Instant, counters: Counters) {
+        if let Some(sampled_at) = self.sampled_at {
+            let time = now.since(sampled_at);
+            if time < MIN_SAMPLE_INTERVAL {
                 return;
             }
             self.rate = Some((counters.received - self.counters.received) / time);
         }
         self.counters = counters;
-        self.seen = Some(now);
+        self.sampled_at = Some(now);
     }
 
     fn snapshot(&self, now: Instant) -> SubflowState {
-        let age = self.seen.map(|seen| now.since(seen));
+        let age = self.sampled_at.map(|sampled_at| now.since(sampled_at));
         SubflowState {
             id: self.id,
             link: self.link,
             local: self.local,
             remote: self.remote,
-            initial: self.first,
+            initial: self.is_first,
             counters: self.counters,
-            rate: self.rate.filter(|_| age.is_some_and(|age| age < FRESH)),
+            rate: self.rate.filter(|_| age.is_some_and(|age| age < MAX_RATE_AGE)),
             age,
         }
     }
 }
 
 /// The id of an address that is not a connection's first: the same in every run. RFC 8684 §3.4.1 has one byte for it.
-pub(super) fn id_of(address: IpAddr) -> u8 {
+pub(super) fn default_address_id(address: IpAddr) -> u8 {
     let fold = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME);
     let hash = match address {
         IpAddr::V4(v4) => v4.octets().into_iter().fold(FNV_BASIS, fold),
@@ -355,7 +355,7 @@ pub(super) fn id_of(address: IpAddr) -> u8 {
 }
 
 /// The next id to try where another address has this one.
-pub(super) fn id_after(id: u8) -> u8 {
+pub(super) fn next_address_id(id: u8) -> u8 {
     if id == u8::MAX { 1 } else { id + 1 }
 }
 
@@ -364,15 +364,15 @@ const FNV_BASIS: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 
 /// chosen: as long as one needs to see a row of `status` and to type its token.
-const LATELY: Duration = Duration::from_secs(60);
+const ENDED_MAX_AGE: Duration = Duration::from_secs(60);
 /// chosen: a page with all that it brings; some hundred kilobytes at most.
-const ENDED: usize = 64;
+const MAX_ENDED: usize = 64;
 /// chosen: half an hour of a lively connection, three kilobytes at most.
-const REMEMBERED: usize = 32;
+const MAX_HISTORY: usize = 32;
 /// chosen: below it the rate says more of the moment of the question than of the link.
-const LEAST_FOR_A_RATE: Duration = Duration::from_millis(5);
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 /// chosen: a rate that is older than three samples of an idle connection is history.
-const FRESH: Duration = Duration::from_secs(3);
+const MAX_RATE_AGE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
@@ -381,67 +381,67 @@ mod tests {
     #[test]
     fn what_has_ended_is_known_for_a_minute() {
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
-        let mut table = Table::default();
+        let mut table = SubflowTable::default();
         for number in 0..70 {
-            table.end(at(10), ConnId(number), conn());
+            table.add_ended(at(10), ConnId(number), test_conn());
         }
         let last = ConnId(69);
-        let told = table.known(last, at(69)).unwrap().history();
-        assert_eq!(told, [Decision { at: at(10), what: "it ended".into() }]);
-        assert!(table.known(ConnId(5), at(69)).is_none(), "no more than a few are kept");
-        assert!(table.known(last, at(70)).is_none());
-        table.conns.insert(last, conn());
-        assert_eq!(table.known(last, at(70)).unwrap().history(), [], "one that is open goes first");
+        let history = table.open_or_ended(last, at(69)).unwrap().history();
+        assert_eq!(history, [Decision { at: at(10), text: "it ended".into() }]);
+        assert!(table.open_or_ended(ConnId(5), at(69)).is_none(), "no more than a few are kept");
+        assert!(table.open_or_ended(last, at(70)).is_none());
+        table.conns.insert(last, test_conn());
+        assert_eq!(table.open_or_ended(last, at(70)).unwrap().history(), [], "one that is open goes first");
     }
 
-    fn conn() -> Conn {
-        Conn::new("10.0.0.2".parse().unwrap(), "192.0.2.1:443".parse().unwrap(), Instant::ZERO)
+    fn test_conn() -> ConnEntry {
+        ConnEntry::new("10.0.0.2".parse().unwrap(), "192.0.2.1:443".parse().unwrap(), Instant::ZERO)
     }
 
     #[test]
     fn the_first_address_has_id_0_and_all_others_keep_one_that_is_not() {
-        let mut conn = conn();
+        let mut conn = test_conn();
         assert_eq!(conn.address_id("10.0.0.2".parse().unwrap()), 0);
         let other: IpAddr = "10.1.0.2".parse().unwrap();
         let id = conn.address_id(other);
-        assert!(id != 0 && id == id_of(other));
-        conn.ids.push((other, 7));
+        assert!(id != 0 && id == default_address_id(other));
+        conn.address_ids.push((other, 7));
         assert_eq!(conn.address_id(other), 7);
-        assert_eq!(id_after(255), 1);
+        assert_eq!(next_address_id(255), 1);
     }
 
     #[test]
     fn a_server_that_denies_its_first_address_is_joined_where_it_announced_another() {
-        let mut conn = conn();
+        let mut conn = test_conn();
         let local: IpAddr = "10.1.0.2".parse().unwrap();
-        assert_eq!(conn.target(local), Some(conn.server));
-        conn.only_announced = true;
-        assert_eq!(conn.target(local), None);
-        conn.announced.push((3, "192.0.2.9".parse().unwrap(), None));
-        assert_eq!(conn.target(local), Some("192.0.2.9:443".parse().unwrap()));
-        assert_eq!(conn.target("fd00::2".parse().unwrap()), None, "no address of that family");
+        assert_eq!(conn.join_target(local), Some(conn.server));
+        conn.deny_join_id0 = true;
+        assert_eq!(conn.join_target(local), None);
+        conn.announced_addresses.push((3, "192.0.2.9".parse().unwrap(), None));
+        assert_eq!(conn.join_target(local), Some("192.0.2.9:443".parse().unwrap()));
+        assert_eq!(conn.join_target("fd00::2".parse().unwrap()), None, "no address of that family");
     }
 
     #[test]
     fn a_subflow_is_added_once() {
-        let mut table = Table::default();
+        let mut table = SubflowTable::default();
         let token = ConnId(5);
-        table.conns.insert(token, conn());
+        table.conns.insert(token, test_conn());
         let (local, remote) = ("10.1.0.2:9".parse().unwrap(), "192.0.2.1:443".parse().unwrap());
-        assert_eq!(table.add(token, |id| Sub::new(id, local, remote, 0)), Some(SubflowId(0)));
-        assert_eq!(table.add(token, |id| Sub::new(id, local, remote, 0)), None);
-        assert!(table.conn(token).unwrap().take(local, remote).is_some());
-        assert_eq!(table.add(token, |id| Sub::new(id, local, remote, 0)), Some(SubflowId(1)));
-        assert_eq!(table.add(ConnId(6), |id| Sub::new(id, local, remote, 0)), None);
+        assert_eq!(table.add_subflow(token, |id| Subflow::new(id, local, remote, 0)), Some(SubflowId(0)));
+        assert_eq!(table.add_subflow(token, |id| Subflow::new(id, local, remote, 0)), None);
+        assert!(table.conn_mut(token).unwrap().take_by_addresses(local, remote).is_some());
+        assert_eq!(table.add_subflow(token, |id| Subflow::new(id, local, remote, 0)), Some(SubflowId(1)));
+        assert_eq!(table.add_subflow(ConnId(6), |id| Subflow::new(id, local, remote, 0)), None);
     }
 
     #[test]
     fn a_rate_is_what_came_between_two_looks() {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut sub = Sub::new(SubflowId(0), nowhere, nowhere, 0);
-        let seen = |bytes| Counters { received: DataSize::from_bytes(bytes), ..Counters::default() };
-        sub.saw(Instant::ZERO, seen(1000));
-        sub.saw(Instant::from_millis(100), seen(126_000));
+        let mut sub = Subflow::new(SubflowId(0), nowhere, nowhere, 0);
+        let counters = |bytes| Counters { received: DataSize::from_bytes(bytes), ..Counters::default() };
+        sub.add_sample(Instant::ZERO, counters(1000));
+        sub.add_sample(Instant::from_millis(100), counters(126_000));
         let state = sub.snapshot(Instant::from_millis(200));
         assert_eq!(state.rate, Some(Bitrate::from_mbps(10)));
         assert_eq!(sub.snapshot(Instant::from_millis(9000)).rate, None);
@@ -450,19 +450,19 @@ mod tests {
     #[test]
     fn what_ended_subflows_had_carried_counts_on_until_the_kernel_knows_better() {
         let size = DataSize::from_bytes;
-        let mut conn = conn();
+        let mut conn = test_conn();
         let (local, remote) = ("10.1.0.2:9".parse().unwrap(), "192.0.2.1:443".parse().unwrap());
-        let mut sub = Sub::new(SubflowId(0), local, remote, 0);
+        let mut sub = Subflow::new(SubflowId(0), local, remote, 0);
         sub.counters = Counters { received: size(700), sent: size(80), ..Counters::default() };
         conn.subflows.push(sub.clone());
-        conn.take(local, remote).unwrap();
+        conn.take_by_addresses(local, remote).unwrap();
         sub.counters.received = size(400);
         conn.subflows.push(sub);
-        let carried = |conn: &Conn| {
-            let told = conn.snapshot(ConnId(1), Instant::ZERO);
-            (told.received.bytes(), told.sent.bytes())
+        let totals = |connection: &ConnEntry| {
+            let status = connection.snapshot(ConnId(1), Instant::ZERO);
+            (status.received.bytes(), status.sent.bytes())
         };
-        assert_eq!(carried(&conn), (1100, 160));
+        assert_eq!(totals(&conn), (1100, 160));
         // Some of it came twice: over one subflow, and again over the other.
         let kernel = diag::MptcpInfo {
             subflows: 1,
@@ -470,26 +470,26 @@ mod tests {
             has_remote_key: true,
             token: 1,
             next_data_seq: u64::MAX - 9,
-            sent: Some(81),
-            received: Some(1000),
+            sent_bytes: Some(81),
+            received_bytes: Some(1000),
         };
-        assert!(conn.lacks_origin());
-        conn.counted(&diag::MptcpInfo { next_data_seq: 0, ..kernel });
-        assert!(conn.lacks_origin(), "the key of the peer has not come yet");
-        conn.counted(&kernel);
-        assert_eq!(carried(&conn), (1000, 81));
-        assert_eq!(conn.origin, Some(Some(u64::MAX - 1009)));
-        assert_eq!((conn.inside(10), conn.inside(u64::MAX - 1010)), (Some(size(1020)), None));
-        conn.counted(&diag::MptcpInfo { sent: None, received: None, ..kernel });
-        assert_eq!(carried(&conn), (1000, 81), "an older kernel says nothing");
+        assert!(conn.needs_initial_data_seq());
+        conn.update_totals(&diag::MptcpInfo { next_data_seq: 0, ..kernel });
+        assert!(conn.needs_initial_data_seq(), "the key of the peer has not come yet");
+        conn.update_totals(&kernel);
+        assert_eq!(totals(&conn), (1000, 81));
+        assert_eq!(conn.initial_data_seq, Some(Some(u64::MAX - 1009)));
+        assert_eq!((conn.data_offset(10), conn.data_offset(u64::MAX - 1010)), (Some(size(1020)), None));
+        conn.update_totals(&diag::MptcpInfo { sent_bytes: None, received_bytes: None, ..kernel });
+        assert_eq!(totals(&conn), (1000, 81), "an older kernel says nothing");
     }
 
     #[test]
     fn only_the_newest_decisions_are_kept() {
-        let mut conn = conn();
-        for at in 0..100 {
-            conn.remember(Instant::from_millis(at), format!("{at}"));
+        let mut conn = test_conn();
+        for millis in 0..100 {
+            conn.record_decision(Instant::from_millis(millis), format!("{millis}"));
         }
-        assert_eq!((conn.history().len(), conn.history()[0].what.as_str()), (REMEMBERED, "68"));
+        assert_eq!((conn.history().len(), conn.history()[0].text.as_str()), (MAX_HISTORY, "68"));
     }
 }

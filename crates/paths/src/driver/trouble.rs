@@ -13,58 +13,58 @@ use super::super::PathsError;
 
 /// Failures of one kind in a row.
 #[derive(Debug)]
-pub(super) struct Trouble {
-    what: &'static str,
+pub(super) struct Retry {
+    operation: &'static str,
     /// How long was waited last, and until when.
-    waiting: Option<(Duration, Instant)>,
+    backoff: Option<(Duration, Instant)>,
 }
 
-impl Trouble {
+impl Retry {
     /// None so far.
-    pub(super) const fn of(what: &'static str) -> Self {
-        Self { what, waiting: None }
+    pub(super) const fn new(operation: &'static str) -> Self {
+        Self { operation: what: operation, backoff: None }
     }
 
     /// Something was tried.
     ///
     /// # Errors
     /// What no waiting helps against.
-    pub(super) fn came_to(&mut self, now: Instant, tried: Result<(), PathsError>) -> Result<(), PathsError> {
-        let what = self.what;
-        match (tried, self.waiting) {
+    pub(super) fn record_result(&mut self, now: Instant, result: Result<(), PathsError>) -> Result<(), PathsError> {
+        let operation = self.operation;
+        match (result, self.backoff) {
             (Ok(()), None) => {}
             (Ok(()), Some(_)) => {
-                tracing::info!("{what}: well again");
-                self.waiting = None;
+                tracing::info!("{operation}: well again");
+                self.backoff = None;
             }
-            (Err(error), _) if !error.heals() => return Err(error),
-            (Err(error), before) => {
-                match before {
-                    None => tracing::warn!(%error, "{what}: trying again until it works"),
-                    Some(_) => tracing::debug!(%error, "{what}"),
+            (Err(error), _) if !error.is_transient() => return Err(error),
+            (Err(error), previous) => {
+                match previous {
+                    None => tracing::warn!(%error, "{operation}: trying again until it works"),
+                    Some(_) => tracing::debug!(%error, "{operation}"),
                 }
-                let pause = before.map_or(FIRST, |(pause, _)| (pause * 2).min(LONGEST));
-                self.waiting = Some((pause, now + pause));
+                let delay = previous.map_or(MIN_RETRY_DELAY, |(delay, _)| (delay * 2).min(MAX_RETRY_DELAY));
+                self.backoff = Some((delay, now + delay));
             }
         }
         Ok(())
     }
 
     /// When it is to be tried again; none: it worked last.
-    pub(super) fn again(&self) -> Option<Instant> {
-        self.waiting.map(|(_, at)| at)
+    pub(super) fn next_attempt(&self) -> Option<Instant> {
+        self.backoff.map(|(_, due)| due)
     }
 
     /// Whether it may be tried.
-    pub(super) fn may(&self, now: Instant) -> bool {
-        self.again().is_none_or(|at| at <= now)
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.next_attempt().is_none_or(|due| due <= now)
     }
 }
 
 /// chosen: as long as a burst of changes takes.
-pub(super) const FIRST: Duration = Duration::from_millis(50);
+pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// chosen: what has failed for long costs next to nothing, and is well a moment after its cause has gone.
-pub(super) const LONGEST: Duration = Duration::from_secs(5);
+pub(super) const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -72,29 +72,29 @@ mod tests {
 
     use super::*;
 
-    fn failed(number: i32) -> Result<(), PathsError> {
+    fn os_error(number: i32) -> Result<(), PathsError> {
         Err(PathsError::kernel("a test", io::Error::from_raw_os_error(number)))
     }
 
     #[test]
     fn what_heals_is_tried_ever_more_seldom_until_it_works() {
-        let (mut trouble, mut now, mut pauses) = (Trouble::of("a test"), Instant::ZERO, Vec::new());
+        let (mut retry, mut now, mut delays) = (Retry::new("a test"), Instant::ZERO, Vec::new());
         for number in [105, 4, 11, 16, 12, 19, 105, 105, 105] {
-            trouble.came_to(now, failed(number)).unwrap();
-            let next = trouble.again().unwrap();
-            assert!(!trouble.may(now) && trouble.may(next));
-            pauses.push(next.since(now).as_millis());
+            retry.record_result(now, os_error(number)).unwrap();
+            let next = retry.next_attempt().unwrap();
+            assert!(!retry.is_due(now) && retry.is_due(next));
+            delays.push(next.since(now).as_millis());
             now = next;
         }
-        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        trouble.came_to(now, Ok(())).unwrap();
-        assert_eq!(trouble.again(), None);
+        assert_eq!(delays, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        retry.record_result(now, Ok(())).unwrap();
+        assert_eq!(retry.next_attempt(), None);
     }
 
     #[test]
     fn what_is_not_permitted_or_not_there_ends_it() {
         for number in [1, 13, 2, 93, 95, 97] {
-            assert!(Trouble::of("a test").came_to(Instant::ZERO, failed(number)).is_err(), "{number}");
+            assert!(Retry::new("a test").record_result(Instant::ZERO, os_error(number)).is_err(), "{number}");
         }
     }
 }

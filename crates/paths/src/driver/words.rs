@@ -13,19 +13,19 @@ use marline_core::wire::netlink::Ack;
 
 /// What goes over the link of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Over {
+pub(super) struct LinkSubflows {
     /// Subflows besides the one that the command is about.
     pub(super) others: usize,
     /// One of them is older than that.
-    pub(super) older: bool,
+    pub(super) has_older: bool,
 }
 
 /// What a command asks for.
-pub(super) fn asked(what: Command, link: &str, over: Over) -> String {
-    let alone = over.others == 0;
-    match what {
-        Command::Join { backup: false, .. } if alone => format!("join over {link}"),
-        Command::Join { backup: true, .. } if alone => format!("join over {link} as a backup"),
+pub(super) fn describe_command(command: Command, link: &str, subflows: LinkSubflows) -> String {
+    let is_only = subflows.others == 0;
+    match command {
+        Command::Join { backup: false, .. } if is_only => format!("join over {link}"),
+        Command::Join { backup: true, .. } if is_only => format!("join over {link} as a backup"),
         Command::Join { backup: false, .. } => {
             format!("join over {link} anew, in place of a subflow that is silent")
         }
@@ -34,8 +34,8 @@ pub(super) fn asked(what: Command, link: &str, over: Over) -> String {
         }
         Command::SetBackup { backup: true, .. } => format!("suspend {link}"),
         Command::SetBackup { backup: false, .. } => format!("resume {link}"),
-        Command::Destroy { .. } if alone => format!("end the subflow over {link}"),
-        Command::Destroy { .. } if over.older => {
+        Command::Destroy { .. } if is_only => format!("end the subflow over {link}"),
+        Command::Destroy { .. } if subflows.has_older => {
             format!("end the second subflow over {link}: it has shown that the link works")
         }
         Command::Destroy { .. } => format!("end the older subflow over {link}"),
@@ -43,22 +43,22 @@ pub(super) fn asked(what: Command, link: &str, over: Over) -> String {
 }
 
 /// The same with what came of it.
-pub(super) fn answered(what: String, refused: Option<CommandError>, ack: Option<&Ack>) -> String {
-    let Some(refused) = refused else { return what };
-    match (late(refused, ack), ack.filter(|ack| !ack.message.is_empty())) {
-        (Some(why), _) => format!("{what}: not done, {why}"),
+pub(super) fn describe_result(text: String, error: Option<CommandError>, ack: Option<&Ack>) -> String {
+    let Some(error) = error else { return text };
+    match (ended_reason(error, ack), ack.filter(|ack| !ack.message.is_empty())) {
+        (Some(reason), _) => format!("{text}: not done, {reason}"),
         // The kernel says no more than that families differ.
-        (None, Some(_)) if matches!(refused, CommandError::SocketFamily(_)) => {
-            format!("{what}: refused: {}", refusal(refused))
+        (None, Some(_)) if matches!(error, CommandError::SocketFamily(_)) => {
+            format!("{text}: refused: {}", error_text(error))
         }
-        (None, Some(ack)) => format!("{what}: refused: {} ({})", ack.message, errno(ack.error)),
-        (None, None) => format!("{what}: refused: {}", refusal(refused)),
+        (None, Some(ack)) => format!("{text}: refused: {} ({})", ack.message, os_error(ack.error)),
+        (None, None) => format!("{text}: refused: {}", error_text(error)),
     }
 }
 
 /// What is not there (any more); none: it was refused for another reason.
-pub(super) fn late(refused: CommandError, ack: Option<&Ack>) -> Option<&'static str> {
-    match refused {
+pub(super) fn ended_reason(error: CommandError, ack: Option<&Ack>) -> Option<&'static str> {
+    match error {
         CommandError::NoSubflow => Some("as the subflow has ended, or is only just there"),
         CommandError::HalfClosed => {
             Some("as one direction of the connection is closed, and no subflow could be added again")
@@ -71,8 +71,8 @@ pub(super) fn late(refused: CommandError, ack: Option<&Ack>) -> Option<&'static 
     }
 }
 
-fn refusal(refusal: CommandError) -> String {
-    match refusal {
+fn error_text(error: CommandError) -> String {
+    match error {
         CommandError::NoConnection => "no such connection, or one that keeps the kernel's own path manager".into(),
         CommandError::NoSubflow => "no such subflow".into(),
         CommandError::NotYet => "it cannot be joined yet".into(),
@@ -85,11 +85,11 @@ fn refusal(refusal: CommandError) -> String {
             format!("the link has only {family}, and the program's socket is for {} only", family.other())
         }
         CommandError::NotPermitted => "not permitted".into(),
-        CommandError::Other(number) => errno(number).to_string(),
+        CommandError::Other(number) => os_error(number).to_string(),
     }
 }
 
-fn errno(number: i32) -> io::Error {
+fn os_error(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
@@ -105,14 +105,14 @@ mod tests {
     #[test]
     fn a_join_over_a_link_that_has_a_subflow_says_what_it_is_for() {
         let join = |backup, others| {
-            asked(Command::Join { link: LINK, backup }, "wlan0", Over { others, ..Over::default() })
+            describe_command(Command::Join { link: LINK, backup }, "wlan0", LinkSubflows { others, ..LinkSubflows::default() })
         };
         assert_eq!(join(false, 0), "join over wlan0");
         assert_eq!(join(true, 0), "join over wlan0 as a backup");
         assert_eq!(join(true, 1), "join over wlan0 a second time: it is silent, and an answer shows that it works");
         assert_eq!(join(false, 1), "join over wlan0 anew, in place of a subflow that is silent");
         let end =
-            |others, older| asked(Command::Destroy { subflow: SubflowId(0) }, "wlan0", Over { others, older });
+            |others, has_older| describe_command(Command::Destroy { subflow: SubflowId(0) }, "wlan0", LinkSubflows { others, has_older: older: has_older });
         assert_eq!(end(0, false), "end the subflow over wlan0");
         assert_eq!(end(1, true), "end the second subflow over wlan0: it has shown that the link works");
         assert_eq!(end(1, false), "end the older subflow over wlan0");
@@ -120,22 +120,22 @@ mod tests {
 
     #[test]
     fn what_has_ended_already_is_no_refusal() {
-        let said = |refused, error, text: &str| {
-            answered("x".into(), Some(refused), Some(&Ack { sequence: 0, error, message: text.into() }))
+        let describe = |command_error, error, text: &str| {
+            describe_result("x".into(), Some(command_error), Some(&Ack { sequence: 0, error, message: text.into() }))
         };
         assert_eq!(
-            said(CommandError::NoSubflow, 22, "subflow not found"),
+            describe(CommandError::NoSubflow, 22, "subflow not found"),
             "x: not done, as the subflow has ended, or is only just there"
         );
         assert_eq!(
-            said(CommandError::NoConnection, 22, "invalid token"),
+            describe(CommandError::NoConnection, 22, "invalid token"),
             "x: not done, as the connection has ended"
         );
-        let older = said(CommandError::NoConnection, 22, "userspace PM not selected");
+        let older = describe(CommandError::NoConnection, 22, "userspace PM not selected");
         assert!(older.starts_with("x: refused: userspace PM not selected ("), "{older}");
         assert!(
-            said(CommandError::Other(95), 95, "").ends_with("x: refused: Operation not supported (os error 95)")
+            describe(CommandError::Other(95), 95, "").ends_with("x: refused: Operation not supported (os error 95)")
         );
-        assert_eq!(answered("x".into(), None, None), "x");
+        assert_eq!(describe_result("x".into(), None, None), "x");
     }
 }

@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use marline_core::units::DataSize;
 use marline_net::{mptcp, splice};
-use marline_sys::mptcp::Spoken;
+use marline_sys::mptcp::MptcpStatus;
 use rustix::net::sockopt::set_tcp_congestion;
 use socket2::{SockRef, Socket};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::rules::MARK;
-use super::{Config, Counts, ForwardError};
+use super::rules::FORWARDER_MARK;
+use super::{Config, ForwarderCounters, ForwardError};
 
 /// Whether connections to servers can be made here: MPTCP is there, and a mark may be set.
-pub(super) fn may_be_made() -> Result<(), ForwardError> {
-    let probe = ours(SocketAddr::from(([127, 0, 0, 1], 0)));
+pub(super) fn check_sockets() -> Result<(), ForwardError> {
+    let probe = marked_mptcp_socket(SocketAddr::from(([127, 0, 0, 1], 0)));
     probe.map(drop).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
         _ => ForwardError::Socket { what: "an MPTCP socket", error },
@@ -32,88 +32,88 @@ pub(super) fn may_be_made() -> Result<(), ForwardError> {
 }
 
 /// Carries a connection to its end.
-pub(super) async fn carry(near: TcpStream, config: &Config, counts: &Counts) {
-    let Some(going) = destination(&near) else {
+pub(super) async fn forward_connection(client: TcpStream, config: &Config, counters: &ForwarderCounters) {
+    let Some(destination) = original_destination(&client) else {
         tracing::debug!("a connection that no rule has led here");
-        return reset(&near);
+        return set_reset_on_close(&client);
     };
-    let far = match tokio::time::timeout(config.connect, connect(going)).await {
-        Ok(Ok(far)) => far,
-        failed => {
-            counts.failed.fetch_add(1, Ordering::Relaxed);
-            let why = failed.map_or_else(|_| "no answer".to_owned(), |tried| told(tried.err()));
-            tracing::debug!(%going, why, "not reached");
-            return reset(&near);
+    let server = match tokio::time::timeout(config.connect_timeout, connect_mptcp(destination)).await {
+        Ok(Ok(server)) => server,
+        result => {
+            counters.failed.fetch_add(1, Ordering::Relaxed);
+            let reason = result.map_or_else(|_| "no answer".to_owned(), |attempt| error_text(attempt.err()));
+            tracing::debug!(%destination, reason, "not reached");
+            return set_reset_on_close(&client);
         }
     };
-    let spoken = Spoken::of(&far).unwrap_or(Spoken::Never);
-    let sort = if spoken == Spoken::Yes { &counts.mptcp } else { &counts.fallen_back };
-    sort.fetch_add(1, Ordering::Relaxed);
-    tracing::debug!(%going, ?spoken, "connected");
-    counts.open.fetch_add(1, Ordering::Relaxed);
-    let _open = Open(&counts.open);
+    let mptcp_status = MptcpStatus::query(&server).unwrap_or(MptcpStatus::PlainTcp);
+    let counter = if mptcp_status == MptcpStatus::Negotiated { &counters.mptcp } else { &counters.fallen_back };
+    counter.fetch_add(1, Ordering::Relaxed);
+    tracing::debug!(%destination, ?mptcp_status, "connected");
+    counters.open.fetch_add(1, Ordering::Relaxed);
+    let _open = OpenConnection(&counters.open);
     // From now on whatever ends it; but for an end of both sides.
-    reset(&near);
-    reset(&far);
-    match relay(&near, &far, config, &counts.bytes).await {
+    set_reset_on_close(&client);
+    set_reset_on_close(&server);
+    match relay_bytes(&client, &server, config, &counters.bytes).await {
         Ok(()) => {
-            end(&near);
-            end(&far);
+            set_orderly_close(&client);
+            set_orderly_close(&server);
         }
-        Err(error) => tracing::debug!(%going, %error, "broke"),
+        Err(error) => tracing::debug!(%destination, %error, "broke"),
     }
 }
 
-fn told(error: Option<io::Error>) -> String {
+fn error_text(error: Option<io::Error>) -> String {
     error.map(|error| error.to_string()).unwrap_or_default()
 }
 
 /// Counts a connection as open.
-struct Open<'a>(&'a AtomicU64);
+struct OpenConnection<'a>(&'a AtomicU64);
 
-impl Drop for Open<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Where a connection was going before it was led here; none: here.
-fn destination(near: &TcpStream) -> Option<SocketAddr> {
-    near.local_addr().ok().filter(|going| !going.ip().is_loopback())
+fn original_destination(client: &TcpStream) -> Option<SocketAddr> {
+    client.local_addr().ok().filter(|destination| !destination.ip().is_loopback())
 }
 
-async fn connect(going: SocketAddr) -> io::Result<TcpStream> {
-    let (socket, going) = ours(going)?;
+async fn connect_mptcp(destination: SocketAddr) -> io::Result<TcpStream> {
+    let (socket, destination) = marked_mptcp_socket(destination)?;
     socket.set_tcp_nodelay(true)?;
-    TcpSocket::from_std_stream(socket.into()).connect(going).await
+    TcpSocket::from_std_stream(socket.into()).connect(destination).await
 }
 
-fn ours(going: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
-    let (socket, going) = mptcp::mptcp_socket_to(going)?;
-    socket.set_mark(MARK)?;
-    Ok((socket, going))
+fn marked_mptcp_socket(destination: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
+    let (socket, destination) = mptcp::mptcp_socket_to(destination)?;
+    socket.set_mark(FORWARDER_MARK)?;
+    Ok((socket, destination))
 }
 
 /// Both directions, until both have ended.
-async fn relay(near: &TcpStream, far: &TcpStream, config: &Config, bytes: &AtomicU64) -> io::Result<()> {
-    near.set_nodelay(true)?;
+async fn relay_bytes(client: &TcpStream, server: &TcpStream, config: &Config, bytes: &AtomicU64) -> io::Result<()> {
+    client.set_nodelay(true)?;
     // Nothing congests the loopback, and pacing (BBR, if it is the machine's default) would only slow this leg down. It is
     // part of every kernel; a sandbox that forbids it changes nothing else.
-    let _ = set_tcp_congestion(near, "reno");
-    let moved = |_, size: DataSize| {
+    let _ = set_tcp_congestion(client, "reno");
+    let on_bytes = |_, size: DataSize| {
         bytes.fetch_add(size.bytes(), Ordering::Relaxed);
     };
-    splice::splice_both(near, far, config.idle, moved).await
+    splice::splice_both(client, server, config.idle_timeout, on_bytes).await
 }
 
 /// The other end shall learn that this is no orderly end.
-fn reset(socket: &impl AsFd) {
+fn set_reset_on_close(socket: &impl AsFd) {
     // On an error the end looks clean, which is what it would be without trying.
     let _ = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
 }
 
 /// It is one: what still waits to be sent is sent.
-fn end(socket: &impl AsFd) {
+fn set_orderly_close(socket: &impl AsFd) {
     let _ = SockRef::from(&socket.as_fd()).set_linger(None);
 }
 
@@ -125,8 +125,8 @@ mod tests {
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (one, other) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        (one.unwrap(), other.unwrap().0)
+        let (connected, accepted) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (connected.unwrap(), accepted.unwrap().0)
     }
 
     fn block_on(future: impl Future<Output = ()>) {
@@ -136,23 +136,23 @@ mod tests {
     #[test]
     fn one_direction_ends_and_the_other_goes_on() {
         block_on(async {
-            let ((mut program, near), (far, mut server)) = (pair().await, pair().await);
+            let ((mut program, client), (server_side, mut server)) = (pair().await, pair().await);
             let bytes = AtomicU64::new(0);
             let config = Config::default();
-            let talk = async {
+            let exchange = async {
                 program.write_all(b"question").await.unwrap();
                 program.shutdown().await.unwrap();
-                let mut heard = Vec::new();
-                server.read_to_end(&mut heard).await.unwrap();
-                assert_eq!(heard, b"question");
+                let mut received = Vec::new();
+                server.read_to_end(&mut received).await.unwrap();
+                assert_eq!(received, b"question");
                 server.write_all(b"answer").await.unwrap();
                 drop(server);
-                heard.clear();
-                program.read_to_end(&mut heard).await.unwrap();
-                assert_eq!(heard, b"answer");
+                received.clear();
+                program.read_to_end(&mut received).await.unwrap();
+                assert_eq!(received, b"answer");
             };
-            let (carried, ()) = tokio::join!(relay(&near, &far, &config, &bytes), talk);
-            carried.unwrap();
+            let (outcome, ()) = tokio::join!(relay_bytes(&client, &server_side, &config, &bytes), exchange);
+            outcome.unwrap();
             assert_eq!(bytes.into_inner(), 14);
         });
     }
@@ -160,9 +160,9 @@ mod tests {
     #[test]
     fn silence_ends_a_connection() {
         block_on(async {
-            let ((program, near), (far, _server)) = (pair().await, pair().await);
-            let config = Config { idle: Duration::from_millis(20), ..Config::default() };
-            let error = relay(&near, &far, &config, &AtomicU64::new(0)).await.unwrap_err();
+            let ((program, client), (server_side, _server)) = (pair().await, pair().await);
+            let config = Config { idle_timeout: Duration::from_millis(20), ..Config::default() };
+            let error = relay_bytes(&client, &server_side, &config, &AtomicU64::new(0)).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             drop(program);
         });
@@ -171,17 +171,17 @@ mod tests {
     #[test]
     fn who_comes_by_himself_was_going_nowhere() {
         block_on(async {
-            let (_program, near) = pair().await;
-            assert_eq!(destination(&near), None);
+            let (_program, client) = pair().await;
+            assert_eq!(original_destination(&client), None);
         });
     }
 
     #[test]
     fn what_broke_on_one_side_is_reset_on_the_other() {
         block_on(async {
-            let (mut program, near) = pair().await;
-            reset(&near);
-            drop(near);
+            let (mut program, client) = pair().await;
+            set_reset_on_close(&client);
+            drop(client);
             let error = program.read(&mut [0; 1]).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         });

@@ -14,54 +14,54 @@ use marline_core::wire::netlink::{Request, Route, SourceRule, TproxyRoute, famil
 use marline_net::links::RTPROT_MARLINE;
 use marline_sys::netlink::RouteSocket;
 
-use super::rules::{Families, LED};
+use super::rules::{IpFamilies, DIVERTED_MARK};
 
 /// Whose connections are led away: their mark, which is the number of their table as well, and their rule's place.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct DivertedTraffic {
     pub(crate) mark: u32,
-    pub(crate) place: u32,
+    pub(crate) priority: u32,
 }
 
 /// This host's own. chosen: after `local` (0) and before whatever routes by address.
-pub(crate) const HOST: Lane = Lane { mark: LED, place: 108 };
+pub(crate) const HOST_TRAFFIC: DivertedTraffic = DivertedTraffic { mark: DIVERTED_MARK, priority: 108 };
 /// Those of a LAN that an edge serves.
-pub(crate) const LAN: Lane = Lane { mark: LED + 1, place: 107 };
+pub(crate) const LAN_TRAFFIC: DivertedTraffic = DivertedTraffic { mark: DIVERTED_MARK + 1, priority: 107 };
 
 /// The rules and routes are there while this lives.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct PolicyRouteGuard {
     socket: RouteSocket,
-    detours: Vec<TproxyRoute>,
+    routes: Vec<TproxyRoute>,
 }
 
-impl Held {
+impl PolicyRouteGuard {
     /// Makes them.
     ///
     /// # Errors
     /// Not permitted; a kernel without rules of routing.
-    pub(crate) fn new(lane: &Lane, families: Families) -> io::Result<Self> {
+    pub(crate) fn new(traffic: &DivertedTraffic, families: IpFamilies) -> io::Result<Self> {
         let socket = RouteSocket::open()?;
-        clear(&socket, lane)?;
-        let mut held = Self { socket, detours: Vec::new() };
-        for (is_meant, family) in [(families.ipv4, family::V4), (families.ipv6, family::V6)] {
-            if is_meant {
-                let detour = of(lane, family);
-                held.detours.push(detour);
-                ask(&held.socket, detour.install_route(LOOPBACK))?;
-                ask(&held.socket, detour.add_rule())?;
+        clear(&socket, traffic)?;
+        let mut guard = Self { socket, routes: Vec::new() };
+        for (is_enabled, family) in [(families.ipv4, family::V4), (families.ipv6, family::V6)] {
+            if is_enabled {
+                let route = tproxy_route(traffic, family);
+                guard.routes.push(route);
+                request(&guard.socket, route.install_route(LOOPBACK_IFINDEX))?;
+                request(&guard.socket, route.add_rule())?;
             }
         }
-        Ok(held)
+        Ok(guard)
     }
 }
 
-impl Drop for Held {
+impl Drop for PolicyRouteGuard {
     fn drop(&mut self) {
-        for detour in &self.detours {
+        for route in &self.routes {
             // What cannot be removed does nothing without the rules of nftables.
-            let _ = ask(&self.socket, detour.remove_rule());
-            let _ = ask(&self.socket, detour.remove_route(LOOPBACK));
+            let _ = request(&self.socket, route.remove_rule());
+            let _ = request(&self.socket, route.remove_route(LOOPBACK_IFINDEX));
         }
     }
 }
@@ -70,8 +70,8 @@ impl Drop for Held {
 ///
 /// # Errors
 /// The kernel does not tell.
-pub(crate) fn there(socket: &RouteSocket, lane: &Lane) -> io::Result<usize> {
-    let (rules, routes) = found(socket, lane)?;
+pub(crate) fn count_installed(socket: &RouteSocket, traffic: &DivertedTraffic) -> io::Result<usize> {
+    let (rules, routes) = find_installed(socket, traffic)?;
     Ok(rules.len() + routes.len())
 }
 
@@ -79,49 +79,49 @@ pub(crate) fn there(socket: &RouteSocket, lane: &Lane) -> io::Result<usize> {
 ///
 /// # Errors
 /// The kernel does not tell which there are, or lets one not be removed.
-pub(crate) fn clear(socket: &RouteSocket, lane: &Lane) -> io::Result<usize> {
-    let (rules, routes) = found(socket, lane)?;
+pub(crate) fn clear(socket: &RouteSocket, traffic: &DivertedTraffic) -> io::Result<usize> {
+    let (rules, routes) = find_installed(socket, traffic)?;
     for rule in &rules {
-        ask(socket, rule.remove_rule())?;
+        request(socket, rule.remove_rule())?;
     }
     for family in &routes {
-        ask(socket, of(lane, *family).remove_route(LOOPBACK))?;
+        request(socket, tproxy_route(traffic, *family).remove_route(LOOPBACK_IFINDEX))?;
     }
     Ok(rules.len() + routes.len())
 }
 
 /// The rules, and the families that have a route.
-fn found(socket: &RouteSocket, lane: &Lane) -> io::Result<(Vec<TproxyRoute>, Vec<u8>)> {
+fn find_installed(socket: &RouteSocket, traffic: &DivertedTraffic) -> io::Result<(Vec<TproxyRoute>, Vec<u8>)> {
     let rules = socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
     let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
     let rules = messages(&rules).filter_map(|message| TproxyRoute::parse(&message));
     let routes = messages(&routes).filter_map(|message| Route::parse(&message));
     Ok((
         rules
-            .filter(|rule| (rule.protocol, rule.mark, rule.table) == (RTPROT_MARLINE, lane.mark, lane.mark))
+            .filter(|rule| (rule.protocol, rule.mark, rule.table) == (RTPROT_MARLINE, traffic.mark, traffic.mark))
             .collect(),
         routes
-            .filter(|route| (route.protocol, route.table) == (RTPROT_MARLINE, lane.mark))
+            .filter(|route| (route.protocol, route.table) == (RTPROT_MARLINE, traffic.mark))
             .map(|r| r.family)
             .collect(),
     ))
 }
 
-const fn of(lane: &Lane, family: u8) -> TproxyRoute {
-    let Lane { mark, place } = *lane;
+const fn tproxy_route(traffic: &DivertedTraffic, family: u8) -> TproxyRoute {
+    let DivertedTraffic { mark, priority: place: priority } = *traffic;
     TproxyRoute {
         family,
         mark,
         table: mark,
-        priority: place,
+        priority,
         suppress_prefixlength: None,
         protocol: RTPROT_MARLINE,
     }
 }
 
-fn ask(socket: &RouteSocket, request: Request) -> io::Result<()> {
+fn request(socket: &RouteSocket, request: Request) -> io::Result<()> {
     socket.request(&request.finish(3)).map(drop)
 }
 
 /// The number of `lo` in every network namespace (`LOOPBACK_IFINDEX`).
-const LOOPBACK: u32 = 1;
+const LOOPBACK_IFINDEX: u32 = 1;

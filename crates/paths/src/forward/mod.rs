@@ -34,7 +34,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 pub use nft::NftError;
-pub use rules::{Cgroup, Ports, Scope};
+pub use rules::{Cgroup, PortRange, Scope};
 pub use thread::Forwarder;
 
 /// What the forwarder needs to know.
@@ -43,31 +43,31 @@ pub struct Config {
     /// Which connections.
     pub scope: Scope,
     /// How many at once.
-    pub limit: usize,
+    pub max_connections: usize,
     /// How long the server may take to answer. The program believes that it has reached it meanwhile.
-    pub connect: Duration,
+    pub connect_timeout: Duration,
     /// How long a connection may be silent. One whose one end is closed already has [`HALF_CLOSED`].
-    pub idle: Duration,
+    pub idle_timeout: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { scope: Scope::default(), limit: LIMIT, connect: CONNECT, idle: IDLE }
+        Self { scope: Scope::default(), max_connections: MAX_CONNECTIONS, connect_timeout: CONNECT_TIMEOUT, idle_timeout: IDLE_TIMEOUT }
     }
 }
 
 /// chosen: six descriptors each; far above what a desktop or a small server opens.
-const LIMIT: usize = 4096;
+const MAX_CONNECTIONS: usize = 4096;
 /// chosen: a minute is where most programs give up; Linux itself would try for 127 s.
-const CONNECT: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// chosen: a shell that was left open over night is there in the morning. (RFC 5382 §5: at least 2 h 4 min.)
-const IDLE: Duration = Duration::from_secs(24 * 60 * 60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// chosen: as long as Linux's conntrack keeps what is half closed, and more than its `tcp_fin_timeout`.
-pub const HALF_CLOSED: Duration = marline_net::splice::HALF_CLOSED_TIMEOUT;
+pub const HALF_CLOSED_TIMEOUT: Duration = marline_net::splice::HALF_CLOSED_TIMEOUT;
 
 /// What the forwarder has done so far. Read it at any time.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct ForwarderCounters {
     open: AtomicU64,
     mptcp: AtomicU64,
     fallen_back: AtomicU64,
@@ -75,7 +75,7 @@ pub struct Counts {
     bytes: AtomicU64,
 }
 
-impl Counts {
+impl ForwarderCounters {
     /// Connections that are open now.
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
@@ -113,7 +113,7 @@ pub enum ForwardError {
     #[error(
         "--transparent: another marline leads the connections of this host already (nft list table inet marline)"
     )]
-    Taken,
+    AlreadyOwned,
     /// Anything else that nft says.
     #[error("--transparent: nft: {0}")]
     Nft(String),
@@ -130,10 +130,10 @@ pub enum ForwardError {
 impl From<NftError> for ForwardError {
     fn from(error: NftError) -> Self {
         match error {
-            NftError::Missing => Self::NoNft,
+            NftError::NotInstalled => Self::NoNft,
             NftError::NotPermitted => Self::NotPermitted,
-            NftError::Taken => Self::Taken,
-            NftError::Said(line) => Self::Nft(line),
+            NftError::AlreadyOwned => Self::AlreadyOwned,
+            NftError::Failed(message) => Self::Nft(message),
         }
     }
 }
@@ -143,8 +143,8 @@ impl From<NftError> for ForwardError {
 /// # Errors
 /// What stands in the way: no nft, no privilege, somebody else's rules, a kernel without what it takes.
 pub fn check(scope: &Scope) -> Result<(), ForwardError> {
-    connection::may_be_made()?;
-    Ok(rules::check(scope, rules::Families { ipv4: true, ipv6: true })?)
+    connection::check_sockets()?;
+    Ok(rules::check_table(scope, rules::IpFamilies { ipv4: true, ipv6: true })?)
 }
 
 /// Leads connections here and on, until it is dropped: the rules go first. `counts` shows what it does. Needs a tokio
@@ -152,94 +152,94 @@ pub fn check(scope: &Scope) -> Result<(), ForwardError> {
 ///
 /// # Errors
 /// When it cannot begin, and when the rules are lost on the way.
-pub async fn run(config: Config, counts: Arc<Counts>) -> Result<std::convert::Infallible, ForwardError> {
+pub async fn run(config: Config, counters: Arc<ForwarderCounters>) -> Result<std::convert::Infallible, ForwardError> {
     // Before the detour: of another one, whose rules these are, it is not to be taken away.
     check(&config.scope)?;
-    let limit = config.limit.min(descriptors() / PER_CONNECTION).max(1);
-    let (port, listeners) = listen()?;
+    let max_connections = config.max_connections.min(descriptor_budget() / FDS_PER_CONNECTION).max(1);
+    let (port, listeners) = bind_listeners()?;
     let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
-    let families = rules::Families::of(&addresses);
+    let families = rules::IpFamilies::from_addresses(&addresses);
     // The last that is made is the first that goes.
     let mut tasks = JoinSet::new();
-    let _detour = detour::Held::new(&detour::HOST, families).map_err(|error| match error.kind() {
+    let _policy_route = detour::PolicyRouteGuard::new(&detour::HOST_TRAFFIC, families).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
         _ => ForwardError::Socket { what: "a routing rule", error },
     })?;
-    let mut held = rules::hold(&config.scope, port, families).await?;
-    tracing::info!(port, limit, "connections are led here");
-    let room = Arc::new(Semaphore::new(limit));
+    let mut nft_table = rules::install(&config.scope, port, families).await?;
+    tracing::info!(port, max_connections, "connections are led here");
+    let permits = Arc::new(Semaphore::new(max_connections));
     loop {
         tokio::select! {
-            (near, permit) = next(&listeners, &room) => {
-                let (config, counts) = (config.clone(), Arc::clone(&counts));
+            (client, permit) = next_connection(&listeners, &permits) => {
+                let (config, counters) = (config.clone(), Arc::clone(&counters));
                 tasks.spawn(async move {
-                    connection::carry(near, &config, &counts).await;
+                    connection::forward_connection(client, &config, &counters).await;
                     drop(permit);
                 });
             }
             Some(_) = tasks.join_next() => {}
-            error = held.lost() => return Err(error.into()),
+            error = nft_table.wait_for_loss() => return Err(error.into()),
         }
     }
 }
 
 /// The next connection, when there is room for one.
-async fn next(listeners: &[(IpAddr, TcpListener)], room: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
-    let Ok(permit) = Arc::clone(room).acquire_owned().await else { std::future::pending().await };
-    (arrival(listeners).await, permit)
+async fn next_connection(listeners: &[(IpAddr, TcpListener)], permits: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+    let Ok(permit) = Arc::clone(permits).acquire_owned().await else { std::future::pending().await };
+    (accept_any(listeners).await, permit)
 }
 
 /// The next connection.
-pub(super) async fn arrival(listeners: &[(IpAddr, TcpListener)]) -> TcpStream {
+pub(super) async fn accept_any(listeners: &[(IpAddr, TcpListener)]) -> TcpStream {
     loop {
         let accepted = match listeners {
-            [(_, one)] => one.accept().await,
-            [(_, one), (_, other), ..] => tokio::select! {
-                accepted = one.accept() => accepted,
-                accepted = other.accept() => accepted,
+            [(_, first)] => first.accept().await,
+            [(_, first), (_, second), ..] => tokio::select! {
+                accepted = first.accept() => accepted,
+                accepted = second.accept() => accepted,
             },
             [] => std::future::pending().await,
         };
         match accepted {
-            Ok((near, _)) => return near,
+            Ok((client, _)) => return client,
             Err(error) => {
                 // Out of descriptors or memory, or a client that has gone already.
                 tracing::debug!(%error, "accept");
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
 /// One port on each family's loopback, the same for both: the rules name only one.
-pub(super) fn listen() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
+pub(super) fn bind_listeners() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
     let [ipv4, ipv6] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-    let mut last = None;
-    for _ in 0..ATTEMPTS {
-        let (first, rest) = match bind(ipv4, 0) {
+    let mut last_error = None;
+    for _ in 0..MAX_BIND_TRIES {
+        let (first, second_address) = match bind_transparent(ipv4, 0) {
             Ok(listener) => ((ipv4, listener), Some(ipv6)),
-            Err(error) => match bind(ipv6, 0) {
+            Err(error) => match bind_transparent(ipv6, 0) {
                 Ok(listener) => ((ipv6, listener), None),
                 Err(_) => return Err(ForwardError::Socket { what: "a listener on 127.0.0.1", error }),
             },
         };
         let port = first.1.local_addr().map(|address| address.port());
         let port = port.map_err(|error| ForwardError::Socket { what: "a listener", error })?;
-        let Some(other) = rest else { return Ok((port, vec![first])) };
-        match bind(other, port) {
-            Ok(listener) => return Ok((port, vec![first, (other, listener)])),
+        let Some(other_address) = second_address else { return Ok((port, vec![first])) };
+        match bind_transparent(other_address, port) {
+            Ok(listener) => return Ok((port, vec![first, (other_address, listener)])),
             // Somebody has this port there: another one, then.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last_error = Some(error),
             // A machine without IPv6.
             Err(_) => return Ok((port, vec![first])),
         }
     }
-    let error = last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into());
+    let error = last_error.unwrap_or_else(|| io::ErrorKind::AddrInUse.into());
     Err(ForwardError::Socket { what: "a port that is free on 127.0.0.1 and ::1", error })
 }
 
 /// A listener that may be given connections to anywhere.
-fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
+fn bind_transparent(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     let address = SocketAddr::new(address, port);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     match address {
@@ -252,15 +252,15 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
 }
 
 /// As many descriptors as this user may have, but for a reserve. With fewer, more connections wait.
-fn descriptors() -> usize {
-    usize::try_from(marline_net::rlimit::raise_nofile_limit()).unwrap_or(usize::MAX).saturating_sub(RESERVED)
+fn descriptor_budget() -> usize {
+    usize::try_from(marline_net::rlimit::raise_nofile_limit()).unwrap_or(usize::MAX).saturating_sub(RESERVED_FDS)
 }
 
 /// Two sockets, and two pipes of two ends.
-const PER_CONNECTION: usize = 6;
+const FDS_PER_CONNECTION: usize = 6;
 /// chosen: for the listeners, nft, and whatever else the process does.
-const RESERVED: usize = 128;
-const ATTEMPTS: usize = 16;
+const RESERVED_FDS: usize = 128;
+const MAX_BIND_TRIES: usize = 16;
 /// chosen: as tokio's listeners.
 const BACKLOG: i32 = 1024;
-const BREATH: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);

@@ -22,29 +22,29 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 pub enum NftError {
     /// The program that sets the rules is missing.
     #[error("the program nft is not there; it is in the package nftables")]
-    Missing,
+    NotInstalled,
     /// A privilege is missing.
     #[error("not permitted: needs CAP_NET_ADMIN, for nft too (run as root, or as the systemd unit does)")]
     NotPermitted,
     /// Another process owns the table.
     #[error("another marline has such rules already (nft list tables)")]
-    Taken,
+    AlreadyOwned,
     /// Anything else that nft says.
     #[error("nft: {0}")]
-    Said(String),
+    Failed(String),
 }
 
 /// The table is in force while this lives.
 #[derive(Debug)]
-pub(crate) struct Held {
-    nft: Child,
+pub(crate) struct NftTableGuard {
+    process: Child,
     /// Its end is nft's end.
-    _commands: ChildStdin,
+    _stdin: ChildStdin,
     /// Open for what it may still say: nobody would hear it, and it would die of that.
-    _said: (ChildStdout, ChildStderr),
+    _output: (ChildStdout, ChildStderr),
 }
 
-impl Held {
+impl NftTableGuard {
     /// Puts the table of this name in force.
     ///
     /// # Errors
@@ -55,16 +55,16 @@ impl Held {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C is for marline; the rules end with it, and not before.
         command.process_group(0);
-        let mut nft = command.spawn().map_err(absent)?;
-        let (Some(mut commands), Some(mut out), Some(mut errors)) =
-            (nft.stdin.take(), nft.stdout.take(), nft.stderr.take())
+        let mut process = command.spawn().map_err(spawn_error)?;
+        let (Some(mut stdin), Some(mut out), Some(mut stderr)) =
+            (process.stdin.take(), process.stdout.take(), process.stderr.take())
         else {
-            return Err(NftError::Said("no pipes".into()));
+            return Err(NftError::Failed("no pipes".into()));
         };
         // What it says when it is asked for the table tells that the table is there.
         let text = format!("{table}list table inet {name}\n");
-        let told = async {
-            commands.write_all(text.as_bytes()).await?;
+        let wait_for_table = async {
+            stdin.write_all(text.as_bytes()).await?;
             let mut lines = BufReader::new(&mut out).lines();
             while let Some(line) = lines.next_line().await? {
                 if line.contains("tproxy to") || line.contains("tproxy ip to") {
@@ -73,28 +73,28 @@ impl Held {
             }
             Ok::<bool, std::io::Error>(false)
         };
-        let (mut said, mut buffer) = (Vec::new(), [0; 2048]);
-        let in_force = tokio::time::timeout(PATIENCE, async {
+        let (mut stderr_bytes, mut buffer) = (Vec::new(), [0; 2048]);
+        let installed = tokio::time::timeout(NFT_TIMEOUT, async {
             tokio::select! {
-                told = told => told.unwrap_or(false),
-                length = errors.read(&mut buffer) => {
-                    said.extend_from_slice(buffer.get(..length.unwrap_or(0)).unwrap_or_default());
+                table_listed = wait_for_table => table_listed.unwrap_or(false),
+                length = stderr.read(&mut buffer) => {
+                    stderr_bytes.extend_from_slice(buffer.get(..length.unwrap_or(0)).unwrap_or_default());
                     false
                 }
             }
         });
-        if in_force.await == Ok(true) {
-            return Ok(Self { nft, _commands: commands, _said: (out, errors) });
+        if installed.await == Ok(true) {
+            return Ok(Self { process: nft: process, _stdin: stdin, _output: (out, stderr) });
         }
-        drop(commands);
-        let _ = tokio::time::timeout(PATIENCE, errors.read_to_end(&mut said)).await;
-        Err(refusal(&String::from_utf8_lossy(&said)))
+        drop(stdin);
+        let _ = tokio::time::timeout(NFT_TIMEOUT, stderr.read_to_end(&mut stderr_bytes)).await;
+        Err(parse_error(&String::from_utf8_lossy(&stderr_bytes)))
     }
 
     /// Waits for the end of the table that was not asked for.
-    pub(crate) async fn lost(&mut self) -> NftError {
-        let ended = self.nft.wait().await;
-        NftError::Said(match ended {
+    pub(crate) async fn wait_for_loss(&mut self) -> NftError {
+        let status_result = self.process.wait().await;
+        NftError::Failed(match status_result {
             Ok(status) => format!("it ended ({status}), and the rules with it: connections are plain TCP again"),
             Err(error) => error.to_string(),
         })
@@ -111,76 +111,76 @@ pub(crate) fn check(table: &str) -> Result<(), NftError> {
     // It has the kernel go through the whole transaction, and then take it back.
     command.args(["--check", "--file", "-"]).env("LC_ALL", "C").current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut nft = command.spawn().map_err(absent)?;
-    if let Some(mut commands) = nft.stdin.take() {
+    let mut process = command.spawn().map_err(spawn_error)?;
+    if let Some(mut stdin) = process.stdin.take() {
         // One that does not read has said why.
-        let _ = commands.write_all(table.as_bytes());
+        let _ = stdin.write_all(table.as_bytes());
     }
-    let output = nft.wait_with_output().map_err(absent)?;
-    if output.status.success() { Ok(()) } else { Err(refusal(&String::from_utf8_lossy(&output.stderr))) }
+    let output = process.wait_with_output().map_err(absent)?;
+    if output.status.success() { Ok(()) } else { Err(parse_error(&String::from_utf8_lossy(&output.stderr))) }
 }
 
 /// Carries out commands of nft, and returns what it prints. Blocks for as long as nft runs.
 ///
 /// # Errors
 /// Those of [`Held::new`].
-pub(crate) fn run(commands: &str) -> Result<String, NftError> {
-    output(&["--file", "-"], commands)
+pub(crate) fn run_commands(input_text: &str) -> Result<String, NftError> {
+    nft_output(&["--file", "-"], input_text)
 }
 
 /// All nftables rules of this host, those of other programs included, printed with these options. Blocks for as long as nft runs.
 ///
 /// # Errors
 /// Those of [`Held::new`]; an nft that does not know an option.
-pub(crate) fn list(options: &[&str]) -> Result<String, NftError> {
-    output(&[options, &["list", "ruleset"]].concat(), "")
+pub(crate) fn list_ruleset(options: &[&str]) -> Result<String, NftError> {
+    nft_output(&[options, &["list", "ruleset"]].concat(), "")
 }
 
-fn output(arguments: &[&str], commands: &str) -> Result<String, NftError> {
+fn nft_output(arguments: &[&str], input_text: &str) -> Result<String, NftError> {
     let mut command = std::process::Command::new("nft");
     command.args(arguments).env("LC_ALL", "C").current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut nft = command.spawn().map_err(absent)?;
-    if let Some(mut input) = nft.stdin.take() {
+    let mut process = command.spawn().map_err(spawn_error)?;
+    if let Some(mut stdin) = process.stdin.take() {
         // One that does not read has said why.
-        let _ = input.write_all(commands.as_bytes());
+        let _ = stdin.write_all(input_text.as_bytes());
     }
-    let output = nft.wait_with_output().map_err(absent)?;
+    let output = process.wait_with_output().map_err(absent)?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
-        Err(refusal(&String::from_utf8_lossy(&output.stderr)))
+        Err(parse_error(&String::from_utf8_lossy(&output.stderr)))
     }
 }
 
 /// What it means that nft cannot be run.
-fn absent(error: std::io::Error) -> NftError {
+fn spawn_error(error: std::io::Error) -> NftError {
     match error.kind() {
-        std::io::ErrorKind::NotFound => NftError::Missing,
-        _ => NftError::Said(error.to_string()),
+        std::io::ErrorKind::NotFound => NftError::NotInstalled,
+        _ => NftError::Failed(error.to_string()),
     }
 }
 
 /// What nft's words mean.
-fn refusal(said: &str) -> NftError {
-    let line = said.lines().find(|line| line.contains("Error")).or_else(|| said.lines().next());
+fn parse_error(stderr: &str) -> NftError {
+    let line = stderr.lines().find(|line| line.contains("Error")).or_else(|| stderr.lines().next());
     let line = line.map(|line| line.trim_start_matches("/dev/stdin:").trim().to_owned()).unwrap_or_default();
-    if said.contains("must be root") || said.contains("cache initialization failed") {
+    if stderr.contains("must be root") || stderr.contains("cache initialization failed") {
         NftError::NotPermitted
-    } else if said.contains("Operation not permitted") {
+    } else if stderr.contains("Operation not permitted") {
         // The kernel's word for a table of another owner.
-        NftError::Taken
+        NftError::AlreadyOwned
     } else if line.is_empty() {
-        NftError::Said("it said nothing and did nothing; it must know interactive mode (nft -i)".into())
-    } else if said.contains("Operation not supported") {
-        NftError::Said(format!("{line} (tables with an owner need Linux 5.12; and nft_tproxy)"))
+        NftError::Failed("it said nothing and did nothing; it must know interactive mode (nft -i)".into())
+    } else if stderr.contains("Operation not supported") {
+        NftError::Failed(format!("{line} (tables with an owner need Linux 5.12; and nft_tproxy)"))
     } else {
-        NftError::Said(line)
+        NftError::Failed(line)
     }
 }
 
 /// chosen: modules may have to be loaded; longer means that something hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
+const NFT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -188,11 +188,11 @@ mod tests {
 
     #[test]
     fn words_of_nft_become_one_line() {
-        let taken = refusal("Error: Could not process rule: Operation not permitted\ntable inet marline\n^^^\n");
-        assert!(matches!(taken, NftError::Taken));
-        assert!(matches!(refusal("Operation not permitted (you must be root)\n"), NftError::NotPermitted));
-        let other = refusal("Error: Could not process rule: No such file or directory\nx\n").to_string();
+        let owned = parse_error("Error: Could not process rule: Operation not permitted\ntable inet marline\n^^^\n");
+        assert!(matches!(owned, NftError::AlreadyOwned));
+        assert!(matches!(parse_error("Operation not permitted (you must be root)\n"), NftError::NotPermitted));
+        let other = parse_error("Error: Could not process rule: No such file or directory\nx\n").to_string();
         assert!(other.contains("No such file") && !other.contains('\n'), "{other}");
-        assert!(refusal("").to_string().contains("interactive"));
+        assert!(parse_error("").to_string().contains("interactive"));
     }
 }

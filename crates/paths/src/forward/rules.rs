@@ -15,12 +15,12 @@
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
-use super::nft::{self, Held, NftError};
+use super::nft::{self, NftTableGuard, NftError};
 
 /// The mark of the forwarder's own connections.
-pub const MARK: u32 = 0x77;
+pub const FORWARDER_MARK: u32 = 0x77;
 /// The mark of connections that are led away, and of their packets. chosen: "ma", which nobody else uses.
-pub(super) const LED: u32 = 0x6d61;
+pub(super) const DIVERTED_MARK: u32 = 0x6d61;
 /// The table's name.
 pub const TABLE: &str = "marline";
 
@@ -30,17 +30,17 @@ pub struct Scope {
     /// Those of the programs in this control group; none: those of all programs.
     pub cgroup: Option<Cgroup>,
     /// Those to these ports; none named: all.
-    pub ports: Vec<Ports>,
+    pub ports: Vec<PortRange>,
 }
 
 /// A port, or several in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports {
+pub struct PortRange {
     first: u16,
     last: u16,
 }
 
-impl std::str::FromStr for Ports {
+impl std::str::FromStr for PortRange {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
@@ -69,93 +69,93 @@ impl Cgroup {
     /// A line that says why there is no such group.
     pub fn find(path: &Path) -> Result<Self, String> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| format!("mountinfo: {e}"))?;
-        let Some(mount) = mount_of_groups(&mounts) else {
+        let Some(mount) = cgroup2_mount(&mounts) else {
             return Err("no control groups of the second version are mounted here (cgroup2)".into());
         };
-        let below = path.strip_prefix(&mount).unwrap_or_else(|_| path.strip_prefix("/").unwrap_or(path));
-        let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
-        let name = below.to_str().filter(|name| plain && !name.is_empty() && name.bytes().all(is_plain));
+        let relative = path.strip_prefix(&mount).unwrap_or_else(|_| path.strip_prefix("/").unwrap_or(path));
+        let has_plain_parts = relative.components().all(|part| matches!(part, Component::Normal(_)));
+        let name = relative.to_str().filter(|name| has_plain_parts && !name.is_empty() && name.bytes().all(is_plain_byte));
         let Some(name) = name else {
             return Err(format!("{}: not the path of a control group below {}", path.display(), mount.display()));
         };
-        let there = mount.join(name);
-        if !there.join("cgroup.procs").exists() {
-            return Err(format!("{}: there is no such control group", there.display()));
+        let group_dir = mount.join(name);
+        if !group_dir.join("cgroup.procs").exists() {
+            return Err(format!("{}: there is no such control group", group_dir.display()));
         }
-        let Ok(seen) = there.strip_prefix(NFT_LOOKS_IN) else {
-            return Err(format!("{}: nft knows control groups below {NFT_LOOKS_IN} only", there.display()));
+        let Ok(nft_path) = group_dir.strip_prefix(NFT_CGROUP_ROOT) else {
+            return Err(format!("{}: nft knows control groups below {NFT_CGROUP_ROOT} only", group_dir.display()));
         };
-        Ok(Self { path: seen.display().to_string(), level: below.components().count() })
+        Ok(Self { path: nft_path.display().to_string(), level: relative.components().count() })
     }
 }
 
 /// Where the second version of control groups is mounted (proc_pid_mountinfo(5)).
-fn mount_of_groups(mounts: &str) -> Option<PathBuf> {
+fn cgroup2_mount(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let place = left.split(' ').nth(4)?;
-        right.starts_with("cgroup2 ").then(|| place.into())
+        let (fields, fs_type) = line.split_once(" - ")?;
+        let mount_point = fields.split(' ').nth(4)?;
+        fs_type.starts_with("cgroup2 ").then(|| mount_point.into())
     })
 }
 
 /// What may stand in a name between nft's quotation marks; systemd writes everything else as `\x2d`.
-fn is_plain(byte: u8) -> bool {
+fn is_plain_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"/._-@:\\".contains(&byte)
 }
 
 /// The table as nft reads it: it commits when a line ends.
-fn table(scope: &Scope, port: u16, families: Families) -> String {
+fn table_text(scope: &Scope, port: u16, families: IpFamilies) -> String {
     let mut rules = vec![
         "type route hook output priority -150; policy accept".to_owned(),
         "meta l4proto != tcp return".into(),
         "meta mark != 0 return".into(),
         "oifname \"lo\" return".into(),
-        format!("ct mark {LED:#x} ct direction original meta mark set {LED:#x} return"),
+        format!("ct mark {DIVERTED_MARK:#x} ct direction original meta mark set {DIVERTED_MARK:#x} return"),
         "tcp flags & (fin | syn | rst | ack) != syn return".into(),
         "ct mark != 0 return".into(),
         "ip6 daddr fe80::/10 return".into(),
         "tcp option mptcp exists return".into(),
     ];
-    let mut last = String::new();
+    let mut divert_rule = String::new();
     match families {
-        Families { ipv6: false, .. } => last += "meta nfproto ipv4 ",
-        Families { ipv4: false, .. } => last += "meta nfproto ipv6 ",
+        IpFamilies { ipv6: false, .. } => divert_rule += "meta nfproto ipv4 ",
+        IpFamilies { ipv4: false, .. } => divert_rule += "meta nfproto ipv6 ",
         _ => {}
     }
     if let Some(Cgroup { path, level }) = &scope.cgroup {
-        last += &format!("socket cgroupv2 level {level} \"{path}\" ");
+        divert_rule += &format!("socket cgroupv2 level {level} \"{path}\" ");
     }
-    last += &match scope.ports.as_slice() {
+    divert_rule += &match scope.ports.as_slice() {
         [] => String::new(),
-        ports => format!("tcp dport {{ {} }} ", ports.iter().map(written).collect::<Vec<_>>().join(", ")),
+        ports => format!("tcp dport {{ {} }} ", ports.iter().map(port_text).collect::<Vec<_>>().join(", ")),
     };
-    last += &format!("ct mark set {LED:#x} meta mark set {LED:#x}");
-    rules.push(last);
-    let arriving = [
+    divert_rule += &format!("ct mark set {DIVERTED_MARK:#x} meta mark set {DIVERTED_MARK:#x}");
+    rules.push(divert_rule);
+    let prerouting = [
         "type filter hook prerouting priority -150; policy accept".to_owned(),
-        format!("iifname \"lo\" meta mark {LED:#x} meta l4proto tcp tproxy to :{port}"),
+        format!("iifname \"lo\" meta mark {DIVERTED_MARK:#x} meta l4proto tcp tproxy to :{port}"),
     ];
     // A table of ours without an owner is nobody's. One line is one transaction.
-    let first = format!("add table inet {TABLE}; delete table inet {TABLE}");
+    let reset = format!("add table inet {TABLE}; delete table inet {TABLE}");
     let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
-    let (output, arriving) = (chain("output", &rules), chain("arriving", &arriving));
-    format!("{first}\ntable inet {TABLE} {{ flags owner; {output}{arriving}}}\n")
+    let (output_chain, prerouting) = (chain("output", &rules), chain("arriving", &prerouting));
+    format!("{reset}\ntable inet {TABLE} {{ flags owner; {output_chain}{prerouting}}}\n")
 }
 
-fn written(ports: &Ports) -> String {
+fn port_text(ports: &PortRange) -> String {
     if ports.first == ports.last { ports.first.to_string() } else { format!("{}-{}", ports.first, ports.last) }
 }
 
 /// For which families the forwarder listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Families {
+pub(crate) struct IpFamilies {
     pub(crate) ipv4: bool,
     pub(crate) ipv6: bool,
 }
 
-impl Families {
-    pub(crate) fn of(listening: &[IpAddr]) -> Self {
-        Self { ipv4: listening.iter().any(IpAddr::is_ipv4), ipv6: listening.iter().any(IpAddr::is_ipv6) }
+impl IpFamilies {
+    pub(crate) fn from_addresses(listen_addresses: &[IpAddr]) -> Self {
+        Self { ipv4: listen_addresses.iter().any(IpAddr::is_ipv4), ipv6: listen_addresses.iter().any(IpAddr::is_ipv6) }
     }
 }
 
@@ -163,37 +163,37 @@ impl Families {
 ///
 /// # Errors
 /// No nft; no privilege; a kernel without TPROXY; somebody else's table of that name.
-pub(super) async fn hold(scope: &Scope, port: u16, families: Families) -> Result<Held, NftError> {
-    Held::new(&table(scope, port, families), TABLE).await
+pub(super) async fn install(scope: &Scope, port: u16, families: IpFamilies) -> Result<NftTableGuard, NftError> {
+    NftTableGuard::new(&table_text(scope, port, families), TABLE).await
 }
 
 /// Whether the table could be put in force. Nothing is changed. Blocks for as long as nft runs.
 ///
 /// # Errors
 /// Those of [`hold`].
-pub(super) fn check(scope: &Scope, families: Families) -> Result<(), NftError> {
-    nft::check(&table(scope, ANY_PORT, families))
+pub(super) fn check_table(scope: &Scope, families: IpFamilies) -> Result<(), NftError> {
+    nft::check(&table_text(scope, PLACEHOLDER_PORT, families))
 }
 
 /// For a table that is never in force.
-const ANY_PORT: u16 = 1;
-const NFT_LOOKS_IN: &str = "/sys/fs/cgroup";
+const PLACEHOLDER_PORT: u16 = 1;
+const NFT_CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BOTH: Families = Families { ipv4: true, ipv6: true };
+    const BOTH: IpFamilies = IpFamilies { ipv4: true, ipv6: true };
 
     #[test]
     fn everything_but_what_stays_here_and_what_is_mptcp_is_led_away() {
-        let text = table(&Scope::default(), 7000, BOTH);
+        let text = table_text(&Scope::default(), 7000, BOTH);
         let order =
             ["mark != 0 return", "\"lo\" return", "!= syn return", "fe80::/10 return", "mptcp exists return"];
-        let mut at = 0;
+        let mut offset = 0;
         for rule in order.iter().chain(&["; ct mark set 0x6d61 meta mark set 0x6d61;", "tproxy to :7000"]) {
-            let found = text[at..].find(rule).unwrap_or_else(|| panic!("{rule} is not in its place: {text}"));
-            at += found;
+            let found = text[offset..].find(rule).unwrap_or_else(|| panic!("{rule} is not in its place: {text}"));
+            offset += found;
         }
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(text.contains("flags owner"));
@@ -203,20 +203,20 @@ mod tests {
     fn ports_groups_and_families_narrow_it() {
         let ports = vec!["443".parse().unwrap(), "8000-8999".parse().unwrap()];
         let cgroup = Some(Cgroup { path: "system.slice/a.service".into(), level: 2 });
-        let text = table(&Scope { cgroup, ports }, 7000, Families { ipv4: true, ipv6: false });
+        let text = table_text(&Scope { cgroup, ports }, 7000, IpFamilies { ipv4: true, ipv6: false });
         let rule = "meta nfproto ipv4 socket cgroupv2 level 2 \"system.slice/a.service\" \
                     tcp dport { 443, 8000-8999 } ct mark set 0x6d61";
         assert!(text.contains(rule), "{text}");
-        let text = table(&Scope::default(), 7000, Families { ipv4: false, ipv6: true });
+        let text = table_text(&Scope::default(), 7000, IpFamilies { ipv4: false, ipv6: true });
         assert!(text.contains("meta nfproto ipv6 ct mark set 0x6d61"), "{text}");
     }
 
     #[test]
     fn what_is_no_port_is_refused() {
-        for word in ["", "0", "65536", "-1", "90-80", "80-", "http", "1-2-3", " 80"] {
-            assert!(word.parse::<Ports>().is_err(), "{word}");
+        for text in ["", "0", "65536", "-1", "90-80", "80-", "http", "1-2-3", " 80"] {
+            assert!(text.parse::<PortRange>().is_err(), "{text}");
         }
-        assert_eq!(written(&"80-80".parse().unwrap()), "80");
+        assert_eq!(port_text(&"80-80".parse().unwrap()), "80");
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
     fn the_mount_of_the_second_version_is_found() {
         let mounts = "24 1 0:22 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       36 35 0:30 / /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw\n";
-        assert_eq!(mount_of_groups(mounts), Some("/sys/fs/cgroup/unified".into()));
-        assert_eq!(mount_of_groups("1 2 3\n\n - x"), None);
+        assert_eq!(cgroup2_mount(mounts), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(cgroup2_mount("1 2 3\n\n - x"), None);
     }
 }

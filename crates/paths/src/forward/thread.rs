@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-use super::{Config, Counts, ForwardError, run};
+use super::{Config, ForwarderCounters, ForwardError, run};
 
 /// A forwarder that runs. Dropped, it has ended, and its rules and routes are gone.
 #[derive(Debug)]
 pub struct Forwarder {
     /// Dropped, it asks for the end.
     stop: Option<oneshot::Sender<std::convert::Infallible>>,
-    ended: oneshot::Receiver<ForwardError>,
+    error_rx: oneshot::Receiver<ForwardError>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -26,31 +26,31 @@ impl Forwarder {
     ///
     /// # Errors
     /// No thread or event loop can be had. Whether connections can be led away is told by [`lost`](Self::lost).
-    pub fn start(config: Config, counts: Arc<Counts>) -> Result<Self, ForwardError> {
-        let told = |error| ForwardError::Socket { what: "a thread", error };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(told)?;
-        let (stop, stopped) = oneshot::channel();
-        let (tell, ended) = oneshot::channel();
-        let work = move || {
+    pub fn start(config: Config, counters: Arc<ForwarderCounters>) -> Result<Self, ForwardError> {
+        let thread_error = |error| ForwardError::Socket { what: "a thread", error };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(thread_error)?;
+        let (stop, stop_rx) = oneshot::channel();
+        let (error_tx, error_rx) = oneshot::channel();
+        let run_thread = move || {
             let forwarding = async {
                 tokio::select! {
-                    Err(error) = run(config, counts) => Some(error),
-                    _ = stopped => None,
+                    Err(error) = run(config, counters) => Some(error),
+                    _ = stop_rx => None,
                 }
             };
             if let Some(error) = runtime.block_on(forwarding) {
                 // Whoever is not there any more does not want to know.
-                let _ = tell.send(error);
+                let _ = error_tx.send(error);
             }
         };
-        let thread = std::thread::Builder::new().name("forwarder".into()).spawn(work).map_err(told)?;
-        Ok(Self { stop: Some(stop), ended, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("forwarder".into()).spawn(run_thread).map_err(thread_error)?;
+        Ok(Self { stop: Some(stop), error_rx: ended: error_rx, thread: Some(thread) })
     }
 
     /// Waits until it cannot go on, or could not begin.
-    pub async fn lost(&mut self) -> ForwardError {
-        let ended = (&mut self.ended).await;
-        ended.unwrap_or_else(|_| ForwardError::Nft("the forwarder's thread is gone".to_owned()))
+    pub async fn wait_for_error(&mut self) -> ForwardError {
+        let result = (&mut self.error_rx).await;
+        result.unwrap_or_else(|_| ForwardError::Nft("the forwarder's thread is gone".to_owned()))
     }
 }
 

@@ -25,58 +25,58 @@ use marline_net::egress::AddressZone;
 use marline_net::links::RTPROT_MARLINE;
 use marline_sys::netlink::RouteSocket;
 
-use super::beyond::PLACE;
-use crate::forward::detour::LAN;
-use crate::forward::rules::Families;
+use super::beyond::RULE_PRIORITY;
+use crate::forward::detour::LAN_TRAFFIC;
+use crate::forward::rules::IpFamilies;
 
 /// The mark under which the kernel is asked.
-const MARK: u32 = LAN.mark + 1;
+const FIB_MARK: u32 = LAN_TRAFFIC.mark + 1;
 /// The chain of the gateway's table that is jumped to for private addresses.
-pub(super) const CHAIN: &str = "private";
+pub(super) const PRIVATE_CHAIN: &str = "private";
 
 /// The rules of the routing policy for these families.
-pub(super) fn wanted(families: Families) -> Vec<TproxyRoute> {
+pub(super) fn required_rules(families: IpFamilies) -> Vec<TproxyRoute> {
     // Prefixes so short are default routes or parts of one, as `beyond` takes them.
-    let each = [(families.ipv4, family::V4, 1), (families.ipv6, family::V6, 3)];
-    let of = |(_, family, shortest)| {
-        let rule = |table, priority, suppress| TproxyRoute {
+    let versions = [(families.ipv4, family::V4, 1), (families.ipv6, family::V6, 3)];
+    let rules_for = |(_, family, suppressed_prefix_len)| {
+        let rule = |table, priority, suppress_prefixlength| TproxyRoute {
             family,
-            mark: MARK,
+            mark: FIB_MARK,
             table,
             priority,
-            suppress_prefixlength: suppress,
+            suppress_prefixlength,
             protocol: RTPROT_MARLINE,
         };
-        [rule(Route::MAIN, PLACE, Some(shortest)), rule(LAN.mark, PLACE + 1, None)]
+        [rule(Route::MAIN, RULE_PRIORITY, Some(suppressed_prefix_len)), rule(LAN_TRAFFIC.mark, RULE_PRIORITY + 1, None)]
     };
-    each.into_iter().filter(|(is_meant, ..)| *is_meant).flat_map(of).collect()
+    versions.into_iter().filter(|(is_enabled, ..)| *is_enabled).flat_map(rules_for).collect()
 }
 
 /// The rules that are installed now, those of an earlier run included.
 ///
 /// # Errors
 /// The kernel does not tell.
-pub(super) fn there(socket: &RouteSocket) -> io::Result<Vec<TproxyRoute>> {
+pub(super) fn installed_rules(socket: &RouteSocket) -> io::Result<Vec<TproxyRoute>> {
     let rules = socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
     let rules = messages(&rules).filter_map(|message| TproxyRoute::parse(&message));
-    Ok(rules.filter(|rule| (rule.protocol, rule.mark) == (RTPROT_MARLINE, MARK)).collect())
+    Ok(rules.filter(|rule| (rule.protocol, rule.mark) == (RTPROT_MARLINE, FIB_MARK)).collect())
 }
 
 /// The jumps to the chain, and the chain's rules, as nft reads them.
-pub(super) fn jumps() -> [String; 2] {
-    let [v4, v6] = addresses(AddressZone::Private);
-    [format!("ip daddr {v4} jump {CHAIN}"), format!("ip6 daddr {v6} jump {CHAIN}")]
+pub(super) fn jump_rules() -> [String; 2] {
+    let [v4, v6] = zone_set(AddressZone::Private);
+    [format!("ip daddr {v4} jump {PRIVATE_CHAIN}"), format!("ip6 daddr {v6} jump {PRIVATE_CHAIN}")]
 }
 
 /// The chain's rules, as nft reads them. What they accept is forwarded, unless other tables stop it.
-pub(super) fn chain() -> Vec<String> {
-    let [v4, v6] = addresses(AddressZone::Metadata);
+pub(super) fn chain_rules() -> Vec<String> {
+    let [v4, v6] = zone_set(AddressZone::Metadata);
     vec![
         format!("ip daddr {v4} return"),
         format!("ip6 daddr {v6} return"),
         "ct state established ct status & snat == 0 return".to_owned(),
         "meta mark != 0 return".to_owned(),
-        format!("meta mark set {MARK:#x}"),
+        format!("meta mark set {FIB_MARK:#x}"),
         "fib daddr . mark oif exists meta mark set 0 accept".to_owned(),
         "meta mark set 0".to_owned(),
     ]
@@ -85,28 +85,28 @@ pub(super) fn chain() -> Vec<String> {
 /// The chain of a table without TPROXY, for TCP that came in over the LAN: drops what has no more than a default route.
 ///
 /// TPROXY has marked what goes to the edge. What bears another mark here would have gone to the edge as well.
-pub(super) fn unrouted() -> Vec<String> {
+pub(super) fn unrouted_rules() -> Vec<String> {
     vec![
-        format!("meta mark {:#x} return", LAN.mark),
+        format!("meta mark {:#x} return", LAN_TRAFFIC.mark),
         "meta mark != 0 drop".to_owned(),
-        format!("meta mark set {MARK:#x}"),
+        format!("meta mark set {FIB_MARK:#x}"),
         "fib daddr . mark oif missing drop".to_owned(),
         "meta mark set 0".to_owned(),
     ]
 }
 
 /// Conditions that hold for TCP to all addresses but those that may be forwarded, one for each of several rules.
-pub(super) fn others() -> [String; 4] {
-    let ([v4, v6], [m4, m6]) = (addresses(AddressZone::Private), addresses(AddressZone::Metadata));
-    [format!("ip daddr != {v4}"), format!("ip6 daddr != {v6}"), format!("ip daddr {m4}"), format!("ip6 daddr {m6}")]
+pub(super) fn excluded_matches() -> [String; 4] {
+    let ([v4, v6], [metadata_v4, metadata_v6]) = (zone_set(AddressZone::Private), zone_set(AddressZone::Metadata));
+    [format!("ip daddr != {v4}"), format!("ip6 daddr != {v6}"), format!("ip daddr {metadata_v4}"), format!("ip6 daddr {metadata_v6}")]
 }
 
 /// The networks of a zone, as nft reads sets: of IPv4 and of IPv6.
-fn addresses(zone: AddressZone) -> [String; 2] {
+fn zone_set(zone: AddressZone) -> [String; 2] {
     [true, false].map(|is_ipv4| {
         let networks = zone.prefixes().filter(|network| network.is_ipv4() == is_ipv4);
-        let written: Vec<String> = networks.map(|network| network.to_string()).collect();
-        format!("{{ {} }}", written.join(", "))
+        let cidrs: Vec<String> = networks.map(|network| network.to_string()).collect();
+        format!("{{ {} }}", cidrs.join(", "))
     })
 }
 
@@ -116,11 +116,11 @@ mod tests {
 
     #[test]
     fn private_addresses_are_those_of_the_registries_without_a_clouds_metadata() {
-        let [v4, v6] = jumps();
+        let [v4, v6] = jump_rules();
         assert_eq!(v4, "ip daddr { 10.0.0.0/8, 100.64.0.0/10, 172.16.0.0/12, 192.168.0.0/16 } jump private");
         assert_eq!(v6, "ip6 daddr { fc00::/7, fec0::/10 } jump private");
-        let chain = chain();
-        assert!(chain[0].contains("100.100.100.200") && chain[0].ends_with("return"), "{chain:?}");
-        assert!(chain[1].contains("fd00:ec2::/32") && chain[1].ends_with("return"), "{chain:?}");
+        let rules = chain_rules();
+        assert!(rules[0].contains("100.100.100.200") && rules[0].ends_with("return"), "{rules:?}");
+        assert!(rules[1].contains("fd00:ec2::/32") && rules[1].ends_with("return"), "{rules:?}");
     }
 }

@@ -19,7 +19,7 @@
 //!    ICMP messages about packets that are too large (RFC 4821 section 2).
 
 use super::private;
-use crate::forward::detour::LAN;
+use crate::forward::detour::LAN_TRAFFIC;
 
 /// The table's name.
 pub(super) const TABLE: &str = "marline-edge";
@@ -30,7 +30,7 @@ pub struct Lan(pub(super) Vec<String>);
 
 impl Lan {
     /// As nft reads sets.
-    pub(super) fn set(&self) -> String {
+    pub(super) fn to_nft_set(&self) -> String {
         let names: Vec<String> = self.0.iter().map(|name| format!("\"{name}\"")).collect();
         format!("{{ {} }}", names.join(", "))
     }
@@ -42,11 +42,11 @@ impl Lan {
     /// # Errors
     /// One line that says which is no name of an interface.
     pub fn new(names: Vec<String>) -> Result<Self, String> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         for name in &names {
             // `IFNAMSIZ`, and dev_valid_name of the kernel; quotation marks and stars would be nft's.
-            let fits = (1..=15).contains(&name.len()) && name.bytes().all(plain) && name != "." && name != "..";
-            if !fits {
+            let is_valid_name = (1..=15).contains(&name.len()) && name.bytes().all(is_plain) && name != "." && name != "..";
+            if !is_valid_name {
                 return Err(format!("`{name}` is no name of an interface, such as br-lan or wlan1"));
             }
         }
@@ -55,72 +55,72 @@ impl Lan {
 }
 
 /// No table at all: only its owner may say so, where there is one.
-pub(super) fn nothing() -> String {
+pub(super) fn delete_table() -> String {
     format!("add table inet {TABLE}; delete table inet {TABLE}\n")
 }
 
 /// The table: it commits when a line ends.
-pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
-    let lan = lan.set();
-    let mark = LAN.mark;
-    let mut arriving = vec![
+pub(super) fn table_text(lan: &Lan, port: u16, enabled_here: (bool, bool)) -> String {
+    let lan = lan.to_nft_set();
+    let edge_mark = LAN_TRAFFIC.mark;
+    let mut prerouting_rules = vec![
         // Before the table that outlives this one (`block`), and before the forwarder of `marline paths --transparent`, which takes only
         // what comes over the loopback.
         "type filter hook prerouting priority -152; policy accept".to_owned(),
     ];
-    arriving.extend(beyond(&lan));
-    arriving.extend(private::jumps());
-    arriving.extend([
+    prerouting_rules.extend(lan_tcp_rules(&lan));
+    prerouting_rules.extend(private::jump_rules());
+    prerouting_rules.extend([
         "meta nfproto ipv6 fib daddr oif missing reject with tcp reset".to_owned(),
-        format!("meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark:#x} accept"),
-        format!("meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{port} meta mark set {mark:#x} accept"),
+        format!("meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {edge_mark:#x} accept"),
+        format!("meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{port} meta mark set {edge_mark:#x} accept"),
     ]);
-    let mut passing = vec![
+    let mut forward_rules = vec![
         "type filter hook forward priority 0; policy accept".to_owned(),
         format!("iifname {lan} tcp flags syn tcp option maxseg size set rt mtu"),
         format!("oifname {lan} tcp flags syn tcp option maxseg size set rt mtu"),
         format!("iifname {lan} accept"),
         format!("oifname {lan} ct state established,related accept"),
     ];
-    for (is_ours, family) in [(switched.0, "ipv4"), (switched.1, "ipv6")] {
-        if is_ours {
-            passing.push(format!("meta nfproto {family} drop"));
+    for (is_enabled_here, family) in [(enabled_here.0, "ipv4"), (enabled_here.1, "ipv6")] {
+        if is_enabled_here {
+            forward_rules.push(format!("meta nfproto {family} drop"));
         }
     }
-    let leaving = [
+    let postrouting_rules = [
         "type nat hook postrouting priority 100; policy accept".to_owned(),
         format!("iifname {lan} oifname != {lan} masquerade"),
     ];
-    let answering = [
+    let output_rules = [
         "type filter hook output priority 0; policy accept".to_owned(),
         format!(
-            "oifname {lan} meta l4proto tcp ct direction original fib saddr type != local ct mark set {mark:#x}"
+            "oifname {lan} meta l4proto tcp ct direction original fib saddr type != local ct mark set {edge_mark:#x}"
         ),
     ];
-    let nothing = nothing();
+    let delete = delete_table();
     let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
     let chains = [
-        chain(private::CHAIN, &private::chain()),
-        chain("arriving", &arriving),
-        chain("answering", &answering),
-        chain("passing", &passing),
-        chain("leaving", &leaving),
+        chain(private::PRIVATE_CHAIN, &private::chain_rules()),
+        chain("arriving", &prerouting_rules),
+        chain("answering", &output_rules),
+        chain("passing", &forward_rules),
+        chain("leaving", &postrouting_rules),
     ];
     let chains = chains.concat();
-    format!("{nothing}table inet {TABLE} {{ flags owner; {chains}}}\n")
+    format!("{delete}table inet {TABLE} {{ flags owner; {chains}}}\n")
 }
 
 /// The condition that a packet is a reply in a connection that was begun from beyond the LAN.
-pub(super) fn others_began() -> String {
-    format!("ct direction reply ct mark != {:#x}", LAN.mark)
+pub(super) fn inbound_reply_match() -> String {
+    format!("ct direction reply ct mark != {:#x}", LAN_TRAFFIC.mark)
 }
 
 /// Rules after which a chain at `prerouting` has only TCP that came in over the LAN and goes beyond it.
-pub(super) fn beyond(lan: &str) -> [String; 6] {
+pub(super) fn lan_tcp_rules(lan: &str) -> [String; 6] {
     [
         format!("iifname != {lan} return"),
         "meta l4proto != tcp return".to_owned(),
-        format!("{} return", others_began()),
+        format!("{} return", inbound_reply_match()),
         "fib daddr type { local, broadcast, multicast, anycast } return".to_owned(),
         "ip6 daddr fe80::/10 return".to_owned(),
         format!("fib daddr oifname {lan} return"),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_stays_is_sorted_out_before_anything_is_led_away() {
-        let text = table(&lan(&["br-lan", "wlan1"]).unwrap(), 7000, (true, false));
+        let text = table_text(&lan(&["br-lan", "wlan1"]).unwrap(), 7000, (true, false));
         let order = [
             "iifname != { \"br-lan\", \"wlan1\" } return",
             "l4proto != tcp return",
@@ -151,9 +151,9 @@ mod tests {
             "tproxy ip6 to [::1]:7000 meta mark set 0x6d62 accept",
             "masquerade",
         ];
-        let mut at = 0;
+        let mut offset = 0;
         for rule in order {
-            at += text[at..].find(rule).unwrap_or_else(|| panic!("{rule} is not in its place: {text}"));
+            offset += text[offset..].find(rule).unwrap_or_else(|| panic!("{rule} is not in its place: {text}"));
         }
         assert!(text.contains("nfproto ipv4 drop") && !text.contains("nfproto ipv6 drop"), "{text}");
         assert_eq!(text.lines().count(), 2, "{text}");

@@ -5,58 +5,58 @@ use tokio::sync::watch::{Receiver, Sender};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::block::Keeper;
-use super::obstacles::{EACH, Found, Obstacles};
+use super::block::FirewallKeeper;
+use super::obstacles::{POLL_INTERVAL, Obstructions, ObstructionChecker};
 
 /// Looks while this lives.
 #[derive(Debug)]
-pub(super) struct Watch {
-    found: Receiver<Found>,
-    keeper: Keeper,
+pub(super) struct ObstructionWatch {
+    receiver: Receiver<Obstructions>,
+    firewall_keeper: FirewallKeeper,
     task: JoinHandle<()>,
 }
 
-impl Watch {
+impl ObstructionWatch {
     /// Begins. Needs a tokio runtime with time.
-    pub(super) fn new(keeper: Keeper, obstacles: Obstacles) -> Self {
+    pub(super) fn new(firewall_keeper: FirewallKeeper, checker: ObstructionChecker) -> Self {
         // The gateway has just put its firewall in force.
-        let (sender, found) = tokio::sync::watch::channel(Found { closed: true, ..Found::default() });
-        Self { found, keeper, task: tokio::spawn(look(obstacles, sender)) }
+        let (sender, receiver) = tokio::sync::watch::channel(Obstructions { is_closed: true, ..Obstructions::default() });
+        Self { receiver: found: receiver, firewall_keeper: keeper: firewall_keeper, task: tokio::spawn(watch_loop(checker, sender)) }
     }
 
-    pub(super) fn found(&self) -> Receiver<Found> {
-        self.found.clone()
+    pub(super) fn subscribe(&self) -> Receiver<Obstructions> {
+        self.receiver.clone()
     }
 
     /// Nothing is put back any more once this has returned. Blocks for as long as nft runs.
     pub(super) fn end(&self) {
         self.task.abort();
-        self.keeper.end();
+        self.firewall_keeper.end();
     }
 }
 
-async fn look(mut obstacles: Obstacles, found: Sender<Found>) {
-    let mut tick = interval(EACH);
+async fn watch_loop(mut checker: ObstructionChecker, sender: Sender<Obstructions>) {
+    let mut tick = interval(POLL_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        let looked = spawn_blocking(move || {
-            let now = obstacles.look();
-            (obstacles, now)
+        let result = spawn_blocking(move || {
+            let current = checker.check();
+            (checker, current)
         });
-        let now = match looked.await {
-            Ok((again, now)) => {
-                obstacles = again;
-                now
+        let current = match result.await {
+            Ok((returned, current)) => {
+                checker = returned;
+                current
             }
             Err(error) => return tracing::error!(%error, "the firewalls of this host are not looked at any more"),
         };
-        found.send_if_modified(|found| {
-            let Found { mended, stops, unchecked, closed } = &now;
+        sender.send_if_modified(|last| {
+            let Obstructions { repaired: mended: repaired, obstructions: stops: obstructions, unchecked, is_closed: closed } = &current;
             let is_new =
-                !mended.is_empty() || (&found.stops, &found.unchecked, &found.closed) != (stops, unchecked, closed);
+                !repaired.is_empty() || (&last.obstructions, &last.unchecked, &last.is_closed) != (obstructions, unchecked, closed);
             if is_new {
-                *found = now;
+                *last = current;
             }
             is_new
         });

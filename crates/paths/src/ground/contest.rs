@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Where a rule or a route of ours is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Place {
+pub(super) enum RoutingKey {
     /// A rule for this address, of this priority, for all packets or for those of one device.
     Rule(IpAddr, u32, Option<String>),
     /// The default route of this family in this table.
@@ -22,62 +22,62 @@ pub(super) enum Place {
 
 /// What was in place, and how often it was put back.
 #[derive(Debug, Default)]
-pub(super) struct Contest {
-    held: BTreeSet<Place>,
-    mended: VecDeque<Instant>,
+pub(super) struct RouteRepairLimiter {
+    installed: BTreeSet<RoutingKey>,
+    repairs: VecDeque<Instant>,
 }
 
-impl Contest {
+impl RouteRepairLimiter {
     /// These are about to be put where nothing is. Returns those of them that may not: somebody removes them again and
     /// again.
-    pub(super) fn refuses(&mut self, now: Instant, missing: &BTreeSet<Place>) -> BTreeSet<Place> {
-        let contested: BTreeSet<Place> = missing.intersection(&self.held).cloned().collect();
+    pub(super) fn blocked(&mut self, now: Instant, missing: &BTreeSet<RoutingKey>) -> BTreeSet<RoutingKey> {
+        let contested: BTreeSet<RoutingKey> = missing.intersection(&self.installed).cloned().collect();
         if contested.is_empty() {
             return contested;
         }
-        while self.mended.front().is_some_and(|at| now.duration_since(*at) >= LONG_AGO) {
-            self.mended.pop_front();
+        while self.repairs.front().is_some_and(|at| now.duration_since(*at) >= REPAIR_WINDOW) {
+            self.repairs.pop_front();
         }
-        if self.mended.len() >= MOST {
+        if self.repairs.len() >= MAX_REPAIRS {
             return contested;
         }
-        self.mended.push_back(now);
+        self.repairs.push_back(now);
         BTreeSet::new()
     }
 
     /// These are wanted from now on.
-    pub(super) fn holds(&mut self, wanted: BTreeSet<Place>) {
-        self.held = wanted;
+    pub(super) fn set_installed(&mut self, keys: BTreeSet<RoutingKey>) {
+        self.installed = keys;
     }
 }
 
 /// chosen: a network that is set up anew by its tools flushes two or three times.
-const MOST: usize = 6;
+const MAX_REPAIRS: usize = 6;
 /// chosen: at this pace a fight costs neither side anything that could be measured.
-const LONG_AGO: Duration = Duration::from_secs(60);
+const REPAIR_WINDOW: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rule(priority: u32) -> Place {
-        Place::Rule("10.2.0.2".parse().unwrap(), priority, None)
+    fn rule(priority: u32) -> RoutingKey {
+        RoutingKey::Rule("10.2.0.2".parse().unwrap(), priority, None)
     }
 
     #[test]
     fn what_somebody_removes_again_and_again_is_put_back_a_few_times_a_minute() {
-        let (mut contest, begun) = (Contest::default(), Instant::now());
-        let both: BTreeSet<Place> = [rule(1), rule(2)].into();
-        assert_eq!(contest.refuses(begun, &both), BTreeSet::new(), "the first time it is no matter of this");
-        contest.holds(both.clone());
+        let (mut limiter, start) = (RouteRepairLimiter::default(), Instant::now());
+        let keys: BTreeSet<RoutingKey> = [rule(1), rule(2)].into();
+        assert_eq!(limiter.blocked(start, &keys), BTreeSet::new(), "the first time it is no matter of this");
+        limiter.set_installed(keys.clone());
         let second = Duration::from_secs(1);
-        let mended = |contest: &mut Contest, from: Instant| {
-            (0..59).filter(|n| contest.refuses(from + *n * second, &both).is_empty()).count()
+        let count_repairs = |limiter: &mut RouteRepairLimiter, first: Instant| {
+            (0..59).filter(|n| limiter.blocked(first + *n * second, &keys).is_empty()).count()
         };
-        assert_eq!(mended(&mut contest, begun), MOST);
-        assert_eq!(mended(&mut contest, begun + LONG_AGO), MOST);
+        assert_eq!(count_repairs(&mut limiter, start), MAX_REPAIRS);
+        assert_eq!(count_repairs(&mut limiter, start + REPAIR_WINDOW), MAX_REPAIRS);
         // Others are not held back meanwhile.
-        let with_new: BTreeSet<Place> = [rule(1), rule(3)].into();
-        assert_eq!(contest.refuses(begun + LONG_AGO + 59 * second, &with_new), [rule(1)].into());
+        let with_new: BTreeSet<RoutingKey> = [rule(1), rule(3)].into();
+        assert_eq!(limiter.blocked(start + REPAIR_WINDOW + 59 * second, &with_new), [rule(1)].into());
     }
 }

@@ -19,128 +19,128 @@ use marline_core::wire::netlink::Request;
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 
 use super::super::kernel::PathManager;
-use super::ledger::{Changes, Ledger, Place, Raised};
-use super::step;
+use super::ledger::{Changes, UndoLog, EndpointEntry, RaisedLimit};
+use super::crash_point;
 
 /// Writes down that these endpoints come; `there` are those that are there already.
 ///
 /// # Errors
 /// The ledger cannot be written: then none may be added.
-pub(super) fn note(ledger: &mut Ledger, wanted: &[Endpoint], there: &[Endpoint]) -> io::Result<()> {
-    let mut changes = ledger.changes().clone();
-    for Endpoint { address, .. } in wanted {
-        if !changes.endpoints.iter().any(|place| place.address == *address) {
-            let was = there.iter().find(|endpoint| endpoint.address == *address).map(|endpoint| endpoint.backup);
-            changes.endpoints.push(Place { address: *address, was });
+pub(super) fn record_endpoints(undo_log: &mut UndoLog, added: &[Endpoint], existing: &[Endpoint]) -> io::Result<()> {
+    let mut changes = undo_log.changes().clone();
+    for Endpoint { address, .. } in added {
+        if !changes.endpoints.iter().any(|entry| entry.address == *address) {
+            let previous = existing.iter().find(|endpoint| endpoint.address == *address).map(|endpoint| endpoint.backup);
+            changes.endpoints.push(EndpointEntry { address: *address, previous_backup: was: previous });
         }
     }
-    ledger.write(changes)
+    undo_log.write(changes)
 }
 
 /// Writes down that the limits are raised.
 ///
 /// # Errors
 /// The ledger cannot be written: then they may not be set.
-pub(super) fn note_limits(ledger: &mut Ledger, was: Limits, set: Limits) -> io::Result<()> {
-    let (was, set) = (pair(was), pair(set));
-    let raised = raise(ledger.changes().limits, was, set);
-    ledger.write(Changes { limits: Some(raised), ..ledger.changes().clone() })
+pub(super) fn record_limits(undo_log: &mut UndoLog, previous: Limits, new: Limits) -> io::Result<()> {
+    let (previous, new) = (limit_values(previous), limit_values(new));
+    let limits_entry = raised_limits(undo_log.changes().limits, previous, new);
+    undo_log.write(Changes { limits: Some(limits_entry), ..undo_log.changes().clone() })
 }
 
 /// The entry for limits that are `now` and are going to be `set`.
-fn raise(earlier: Option<Raised>, now: (u32, u32), set: (u32, u32)) -> Raised {
-    match earlier.filter(|raised| raised.is_ours(now)) {
-        Some(raised) => Raised { set, before: (now != raised.was && now != set).then_some(now), ..raised },
-        None => Raised { was: now, set, before: None },
+fn raised_limits(earlier: Option<RaisedLimit>, current: (u32, u32), new: (u32, u32)) -> RaisedLimit {
+    match earlier.filter(|limits_entry| limits_entry.is_own_value(current)) {
+        Some(limits_entry) => RaisedLimit { value: set: new, crashed_value: (current != limits_entry.previous && current != new).then_some(current), ..limits_entry },
+        None => RaisedLimit { previous: current, value: set: new, crashed_value: None },
     }
 }
 
-impl Raised {
+impl RaisedLimit {
     /// Whether a run of ours may have set them to this.
-    fn is_ours(&self, now: (u32, u32)) -> bool {
-        now == self.set || self.before == Some(now)
+    fn is_own_value(&self, current: (u32, u32)) -> bool {
+        current == self.value || self.crashed_value == Some(current)
     }
 }
 
-const fn pair(limits: Limits) -> (u32, u32) {
+const fn limit_values(limits: Limits) -> (u32, u32) {
     (limits.subflows, limits.accepted_addresses)
 }
 
 /// Puts back what the ledger knows, and strikes it out. Returns a line for each thing, and one for each that cannot be put
 /// back; that stays in the ledger.
-pub(super) fn restore(ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
-    let changes = ledger.changes().clone();
+pub(super) fn restore(undo_log: &mut UndoLog) -> (Vec<String>, Vec<String>) {
+    let changes = undo_log.changes().clone();
     if changes.endpoints.is_empty() && changes.limits.is_none() {
         return (Vec::new(), Vec::new());
     }
-    let (mut lines, mut troubles) = (Vec::new(), Vec::new());
-    let mut left = Changes { endpoints: Vec::new(), limits: None, ..changes.clone() };
-    match there() {
+    let (mut restored, mut errors) = (Vec::new(), Vec::new());
+    let mut remaining = Changes { endpoints: Vec::new(), limits: None, ..changes.clone() };
+    match read_path_manager() {
         Ok((manager, endpoints, limits)) => {
-            for place in changes.endpoints {
-                let found = endpoints.iter().find(|endpoint| endpoint.address == place.address);
-                let Some((request, line)) = found.and_then(|endpoint| undo(&manager, place, endpoint)) else {
+            for entry in changes.endpoints {
+                let existing = endpoints.iter().find(|endpoint| endpoint.address == entry.address);
+                let Some((request, message)) = existing.and_then(|endpoint| undo_request(&manager, entry, endpoint)) else {
                     continue;
                 };
-                match carry_out(&manager, request) {
-                    Ok(()) => lines.push(line),
+                match execute(&manager, request) {
+                    Ok(()) => restored.push(message),
                     Err(error) => {
-                        troubles.push(format!("the endpoint {} cannot be put back: {error}", place.address));
-                        left.endpoints.push(place);
+                        errors.push(format!("the endpoint {} cannot be put back: {error}", entry.address));
+                        remaining.endpoints.push(entry);
                     }
                 }
             }
-            if let Some(raised) = changes.limits.filter(|raised| raised.is_ours(pair(limits))) {
-                let was = Limits { subflows: raised.was.0, accepted_addresses: raised.was.1 };
-                match carry_out(&manager, was.set(manager.family())) {
+            if let Some(limits_entry) = changes.limits.filter(|limits_entry| limits_entry.is_own_value(limit_values(limits))) {
+                let original = Limits { subflows: limits_entry.previous.0, accepted_addresses: limits_entry.previous.1 };
+                match execute(&manager, original.set(manager.family_id())) {
                     Ok(()) => {
-                        lines.push(format!("limits of MPTCP's path manager: {} subflows again", was.subflows))
+                        restored.push(format!("limits of MPTCP's path manager: {} subflows again", original.subflows))
                     }
                     Err(error) => {
-                        troubles.push(format!("limits of MPTCP's path manager cannot be put back: {error}"));
-                        left.limits = Some(raised);
+                        errors.push(format!("limits of MPTCP's path manager cannot be put back: {error}"));
+                        remaining.limits = Some(limits_entry);
                     }
                 }
             }
         }
         Err(error) => {
-            troubles.push(format!("endpoints of MPTCP's path manager cannot be put back: {error}"));
-            left = changes;
+            errors.push(format!("endpoints of MPTCP's path manager cannot be put back: {error}"));
+            remaining = changes;
         }
     }
-    if let Err(error) = ledger.write(left) {
-        troubles.push(error.to_string());
+    if let Err(error) = undo_log.write(remaining) {
+        errors.push(error.to_string());
     }
-    (lines, troubles)
+    (restored, errors)
 }
 
 /// The path manager, its endpoints and its limits.
-fn there() -> io::Result<(PathManager, Vec<Endpoint>, Limits)> {
+fn read_path_manager() -> io::Result<(PathManager, Vec<Endpoint>, Limits)> {
     let manager = PathManager::open().map_err(io::Error::other)?;
     let (endpoints, limits) = (manager.endpoints()?, manager.limits()?);
     Ok((manager, endpoints, limits))
 }
 
 /// What makes this endpoint what it was, and how that is told; none: it is.
-fn undo(manager: &PathManager, place: Place, now: &Endpoint) -> Option<(Request, String)> {
-    let address = place.address;
-    match place.was {
-        Some(backup) if backup != now.backup => {
-            let was = Endpoint { backup, ..*now };
-            let word = if backup { "a backup again" } else { "no backup any more" };
-            Some((was.set_backup(manager.family()), format!("endpoint {address}: {word}")))
+fn undo_request(manager: &PathManager, entry: EndpointEntry, current: &Endpoint) -> Option<(Request, String)> {
+    let address = entry.address;
+    match entry.previous_backup {
+        Some(backup) if backup != current.backup => {
+            let original = Endpoint { backup, ..*current };
+            let suffix = if backup { "a backup again" } else { "no backup any more" };
+            Some((original.set_backup(manager.family_id()), format!("endpoint {address}: {suffix}")))
         }
-        None if now.subflow && !now.signal && !now.fullmesh && now.port == 0 => {
-            Some((now.delete(manager.family()), format!("endpoint {address} removed")))
+        None if current.subflow && !current.signal && !current.fullmesh && current.port == 0 => {
+            Some((current.delete(manager.family_id()), format!("endpoint {address} removed")))
         }
         _ => None,
     }
 }
 
-fn carry_out(manager: &PathManager, request: Request) -> io::Result<()> {
-    step()?;
-    let answers = manager.carry_out(vec![request])?;
-    answers.iter().find(|ack| ack.error != 0).map_or(Ok(()), |ack| Err(io::Error::from_raw_os_error(ack.error)))
+fn execute(manager: &PathManager, request: Request) -> io::Result<()> {
+    crash_point()?;
+    let acks = manager.execute(vec![request])?;
+    acks.iter().find(|ack| ack.error != 0).map_or(Ok(()), |ack| Err(io::Error::from_raw_os_error(ack.error)))
 }
 
 #[cfg(test)]
@@ -149,13 +149,13 @@ mod tests {
 
     #[test]
     fn limits_that_are_raised_again_are_ours_before_and_after() {
-        let first = raise(None, (2, 0), (3, 0));
-        assert!(first.is_ours((3, 0)) && !first.is_ours((2, 0)));
-        let second = raise(Some(first), (3, 0), (5, 0));
-        assert_eq!(second.was, (2, 0));
+        let first = raised_limits(None, (2, 0), (3, 0));
+        assert!(first.is_own_value((3, 0)) && !first.is_own_value((2, 0)));
+        let second = raised_limits(Some(first), (3, 0), (5, 0));
+        assert_eq!(second.previous, (2, 0));
         // A crash may come before the limits are set, or after it.
-        assert!(second.is_ours((3, 0)) && second.is_ours((5, 0)) && !second.is_ours((7, 0)));
+        assert!(second.is_own_value((3, 0)) && second.is_own_value((5, 0)) && !second.is_own_value((7, 0)));
         // What somebody else has set since is what they were.
-        assert_eq!(raise(Some(second), (7, 0), (8, 0)), Raised { was: (7, 0), set: (8, 0), before: None });
+        assert_eq!(raised_limits(Some(second), (7, 0), (8, 0)), RaisedLimit { previous: (7, 0), value: (8, 0), crashed_value: None });
     }
 }

@@ -11,12 +11,12 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::claim::{Claim, ClaimError, Role};
-use super::hold::Hold;
-use super::keep;
-use super::ledger::{Changes, Ledger, Setting};
-use super::settings::Settings;
-use super::{may_administer, refused, run_directory, unwritten};
+use super::claim::{InstanceLock, InstanceLockError, Role};
+use super::hold::HeldSysctl;
+use super::recheck_sysctl;
+use super::ledger::{Changes, UndoLog, SysctlEntry};
+use super::settings::Sysctls;
+use super::{has_net_admin, sysctl_error, ensure_run_dir, undo_log_error};
 use crate::PathsError;
 
 /// Whether packets of IPv4 are passed on.
@@ -24,55 +24,55 @@ pub(super) const FORWARD_V4: &str = "net.ipv4.ip_forward";
 /// Whether those of IPv6 are.
 pub(super) const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";
 /// Listen to routers, although packets are passed on.
-const ALL_THE_SAME: &str = "2";
+const ACCEPT_RA_ALWAYS: &str = "2";
 
 /// The host passes packets on while this lives.
 #[derive(Debug)]
 pub(crate) struct Forwarding {
-    ledger: Ledger,
+    undo_log: UndoLog,
     /// What was changed, a line each.
-    pub(crate) lines: Vec<String>,
+    pub(crate) changes: Vec<String>,
     /// Whether it passes them on only because of this: IPv4, IPv6.
-    pub(crate) switched: (bool, bool),
-    _claim: Claim,
+    pub(crate) enabled_here: (bool, bool),
+    _lock: InstanceLock,
 }
 
 /// The settings by which this host forwards packets, looked at again and again: what another program has reset (`sysctl --system`) is set
 /// again if this run has set it, and reported otherwise.
 #[derive(Debug)]
-pub(crate) struct Guard {
-    holds: Vec<(Hold, bool)>,
+pub(crate) struct ForwardingMonitor {
+    held_sysctls: Vec<(HeldSysctl, bool)>,
 }
 
-impl Guard {
+impl ForwardingMonitor {
     /// `switched`: which ones this run has set.
-    pub(crate) fn new(switched: (bool, bool)) -> Self {
-        let hold = |name| Hold::of_forwarding(name, "1".to_owned());
-        Self { holds: vec![(hold(FORWARD_V4), switched.0), (hold(FORWARD_V6), switched.1)] }
+    pub(crate) fn new(enabled_here: (bool, bool)) -> Self {
+        let held_sysctl = |name| HeldSysctl::for_forwarding(name, "1".to_owned());
+        Self { held_sysctls: vec![(held_sysctl(FORWARD_V4), enabled_here.0), (held_sysctl(FORWARD_V6), enabled_here.1)] }
     }
 
     /// Looks at them, and sets them again where that may be. Returns lines about what was done, and lines about what is wrong now.
-    pub(crate) fn look(&mut self, now: Instant) -> (Vec<String>, Vec<String>) {
-        let settings = Settings::system();
-        self.look_at(&settings, now)
+    pub(crate) fn check(&mut self, now: Instant) -> (Vec<String>, Vec<String>) {
+        let sysctls = Sysctls::of_system();
+        self.check_in(&sysctls, now)
     }
 
-    fn look_at(&mut self, settings: &Settings, now: Instant) -> (Vec<String>, Vec<String>) {
-        let (mut done, mut wrong) = (Vec::new(), Vec::new());
-        for (hold, is_ours) in &mut self.holds {
-            if *is_ours {
+    fn check_in(&mut self, sysctls: &Sysctls, now: Instant) -> (Vec<String>, Vec<String>) {
+        let (mut repaired, mut problems) = (Vec::new(), Vec::new());
+        for (held, is_enabled_here) in &mut self.held_sysctls {
+            if *is_enabled_here {
                 // What cannot be set again, or is not any more, is in the note.
-                done.extend(keep(settings, hold, now).filter(|_| hold.note().is_none()));
-                wrong.extend(hold.note());
-            } else if settings.read(hold.name).is_some_and(|value| value == "0") {
-                let name = hold.name;
-                wrong.push(format!(
+                repaired.extend(recheck_sysctl(sysctls, held, now).filter(|_| held.note().is_none()));
+                problems.extend(held.note());
+            } else if sysctls.read(held.name).is_some_and(|value| value == "0") {
+                let name = held.name;
+                problems.push(format!(
                     "{name} is 0, which another program has set: UDP and the rest of the LAN do not pass until it is 1 \
                      (`sysctl -w {name}=1`)"
                 ));
             }
         }
-        (done, wrong)
+        (repaired, problems)
     }
 }
 
@@ -82,72 +82,72 @@ impl Forwarding {
     ///
     /// # Errors
     /// One line that says what stands in the way; what was changed until then is put back.
-    pub(crate) fn lay(
+    pub(crate) fn apply(
         run_dir: &Path,
         lan: &[String],
         close: impl FnOnce((bool, bool)) -> Result<(), PathsError>,
     ) -> Result<Self, PathsError> {
-        if !may_administer() {
+        if !has_net_admin() {
             return Err(PathsError::NotPermitted { what: "serving a LAN".to_owned() });
         }
-        run_directory(run_dir)?;
-        let claim = Claim::take(run_dir, Role::Gateway).map_err(|error| match error {
-            ClaimError::Held(process) => {
+        ensure_run_dir(run_dir)?;
+        let lock = InstanceLock::acquire(run_dir, Role::Gateway).map_err(|error| match error {
+            InstanceLockError::AlreadyHeld(process) => {
                 let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
-                PathsError::Ground(format!(
+                PathsError::HostConfig(format!(
                     "another `marline edge --lan`{process} serves here already; stop it first"
                 ))
             }
             error => error.into(),
         })?;
-        let ledger = Ledger::open_of(run_dir, LEDGER).map_err(unwritten)?;
-        let mut laid = Self { ledger, lines: Vec::new(), switched: (false, false), _claim: claim };
-        laid.set(&Settings::system(), lan, close)?;
-        Ok(laid)
+        let undo_log = UndoLog::open_named(run_dir, UNDO_LOG_NAME).map_err(undo_log_error)?;
+        let mut forwarding = Self { undo_log: ledger: undo_log, changes: Vec::new(), enabled_here: (false, false), _lock: lock };
+        forwarding.apply_in(&Sysctls::of_system(), lan, close)?;
+        Ok(forwarding)
     }
 
     /// Puts everything back; whether nothing is left. Afterwards there is nothing to put back any more.
     pub(crate) fn restore(&mut self) -> bool {
-        let (_, troubles) = Settings::system().restore(&mut self.ledger);
-        for line in &troubles {
-            tracing::warn!(line, "not put back");
+        let (_, errors) = Sysctls::of_system().restore(&mut self.undo_log);
+        for message in &errors {
+            tracing::warn!(message, "not put back");
         }
-        troubles.is_empty()
+        errors.is_empty()
     }
 
-    fn set(
+    fn apply_in(
         &mut self,
-        settings: &Settings,
+        sysctls: &Sysctls,
         lan: &[String],
         close: impl FnOnce((bool, bool)) -> Result<(), PathsError>,
     ) -> Result<(), PathsError> {
-        let wanted = wanted(settings, lan);
-        self.note(settings, &wanted).map_err(unwritten)?;
-        let ours = |name: &str| self.ledger.changes().settings.iter().any(|entry| entry.name == name);
-        self.switched = (ours(FORWARD_V4), ours(FORWARD_V6));
-        close(self.switched)?;
-        for (name, set) in wanted {
-            let now = settings.read(&name).unwrap_or_default();
-            if now != set {
-                settings.write(&name, &set).map_err(|error| refused(&name, &error))?;
-                self.lines.push(format!("{name}: {set} (it was {now}, and is put back at the end)"));
+        let required = required_sysctls(sysctls, lan);
+        self.record(sysctls, &required).map_err(undo_log_error)?;
+        let is_recorded = |name: &str| self.undo_log.changes().settings.iter().any(|entry| entry.name == name);
+        self.enabled_here = (is_recorded(FORWARD_V4), is_recorded(FORWARD_V6));
+        close(self.enabled_here)?;
+        for (name, value) in required {
+            let current = sysctls.read(&name).unwrap_or_default();
+            if current != value {
+                sysctls.write(&name, &value).map_err(|error| sysctl_error(&name, &error))?;
+                self.changes.push(format!("{name}: {value} (it was {current}, and is put back at the end)"));
             }
         }
         Ok(())
     }
 
     /// Writes down what is going to be set. What a killed run has written stays, as long as it is still so.
-    fn note(&mut self, settings: &Settings, wanted: &[(String, String)]) -> std::io::Result<()> {
-        let is_so = |entry: &Setting| settings.read(&entry.name).is_some_and(|now| entry.is_ours(&now));
-        let mut entries: Vec<Setting> =
-            self.ledger.changes().settings.iter().filter(|e| is_so(e)).cloned().collect();
-        for (name, set) in wanted {
-            let was = settings.read(name).unwrap_or_default();
-            if was != *set && !entries.iter().any(|entry| entry.name == *name) {
-                entries.push(Setting { name: name.clone(), was, set: set.clone(), before: None });
+    fn record(&mut self, sysctls: &Sysctls, required: &[(String, String)]) -> std::io::Result<()> {
+        let is_current = |entry: &SysctlEntry| sysctls.read(&entry.name).is_some_and(|current| entry.is_own_value(&current));
+        let mut entries: Vec<SysctlEntry> =
+            self.undo_log.changes().settings.iter().filter(|e| is_current(e)).cloned().collect();
+        for (name, value) in required {
+            let previous = sysctls.read(name).unwrap_or_default();
+            if previous != *value && !entries.iter().any(|entry| entry.name == *name) {
+                entries.push(SysctlEntry { name: name.clone(), previous: was: previous, value: value.clone(), crashed_value: None });
             }
         }
-        self.ledger.write(Changes { settings: entries, ..Changes::default() })
+        self.undo_log.write(Changes { settings: entries, ..Changes::default() })
     }
 }
 
@@ -159,68 +159,68 @@ impl Drop for Forwarding {
 
 /// Whether this host forwards packets now: IPv4, IPv6.
 pub(crate) fn is_forwarding() -> (bool, bool) {
-    let settings = Settings::system();
-    let is_on = |name| settings.read(name).is_some_and(|value| value != "0");
+    let sysctls = Sysctls::of_system();
+    let is_on = |name| sysctls.read(name).is_some_and(|value| value != "0");
     (is_on(FORWARD_V4), is_on(FORWARD_V6))
 }
 
 /// What a host between networks needs, in the order in which it is set.
-fn wanted(settings: &Settings, lan: &[String]) -> Vec<(String, String)> {
-    let mut wanted = Vec::new();
-    let links = settings.interfaces_of_ipv6().into_iter().filter(|name| !lan.contains(name));
-    for name in links.map(|link| advertisements(&link)) {
-        if settings.read(&name).as_deref() == Some("1") {
-            wanted.push((name, ALL_THE_SAME.to_owned()));
+fn required_sysctls(sysctls: &Sysctls, lan: &[String]) -> Vec<(String, String)> {
+    let mut required = Vec::new();
+    let links = sysctls.ipv6_interfaces().into_iter().filter(|name| !lan.contains(name));
+    for name in links.map(|link| accept_ra_sysctl(&link)) {
+        if sysctls.read(&name).as_deref() == Some("1") {
+            required.push((name, ACCEPT_RA_ALWAYS.to_owned()));
         }
     }
     for name in [FORWARD_V4, FORWARD_V6] {
-        if settings.read(name).is_some() {
-            wanted.push((name.to_owned(), "1".to_owned()));
+        if sysctls.read(name).is_some() {
+            required.push((name.to_owned(), "1".to_owned()));
         }
     }
-    wanted
+    required
 }
 
 /// The setting of an interface, whose dots are written as slashes (sysctl(8)).
-fn advertisements(interface: &str) -> String {
+fn accept_ra_sysctl(interface: &str) -> String {
     format!("net.ipv6.conf.{}.accept_ra", interface.replace('.', "/"))
 }
 
 /// Whether it is such a setting, and names an interface.
-pub(super) fn is_advertisements(name: &str) -> bool {
-    let middle = name.strip_prefix("net.ipv6.conf.").and_then(|rest| rest.strip_suffix(".accept_ra"));
-    middle.is_some_and(|middle| {
+pub(super) fn is_accept_ra_sysctl(name: &str) -> bool {
+    let interface_part = name.strip_prefix("net.ipv6.conf.").and_then(|prefix_removed| prefix_removed.strip_suffix(".accept_ra"));
+    interface_part.is_some_and(|interface_part| {
         // Its dots are slashes in the file's name, and its slashes dots.
-        let plain = middle.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'.');
-        plain && (1..=15).contains(&middle.len()) && !matches!(middle, "/" | "//")
+        let is_plain = interface_part.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'.');
+        is_plain && (1..=15).contains(&interface_part.len()) && !matches!(interface_part, "/" | "//")
     })
 }
 
 /// Puts back what a run that was killed has left: what was done, and what could not be; none: one runs.
 pub(crate) fn restore(run_dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
-    let _claim = match Claim::take(run_dir, Role::Gateway) {
-        Err(ClaimError::Held(_)) => return None,
+    let _lock = match InstanceLock::acquire(run_dir, Role::Gateway) {
+        Err(InstanceLockError::AlreadyHeld(_)) => return None,
         Err(error) => return Some((Vec::new(), vec![error.to_string()])),
-        Ok(claim) => claim,
+        Ok(lock) => lock,
     };
-    Some(match Ledger::open_of(run_dir, LEDGER) {
-        Ok(mut ledger) => Settings::system().restore(&mut ledger),
+    Some(match UndoLog::open_named(run_dir, UNDO_LOG_NAME) {
+        Ok(mut undo_log) => Sysctls::of_system().restore(&mut undo_log),
         Err(error) => (Vec::new(), vec![error.to_string()]),
     })
 }
 
 /// What such a run has changed and not put back; none: one runs.
 pub(crate) fn leftovers(run_dir: &Path) -> Option<Vec<String>> {
-    if Claim::held(run_dir, Role::Gateway).is_some() {
+    if InstanceLock::holder(run_dir, Role::Gateway).is_some() {
         return None;
     }
-    let ledger = Ledger::open_of(run_dir, LEDGER);
-    let changes = ledger.map(|ledger| ledger.changes().clone()).unwrap_or_default();
-    Some(changes.settings.iter().map(|entry| format!("{}={}", entry.name, entry.set)).collect())
+    let undo_log = UndoLog::open_named(run_dir, UNDO_LOG_NAME);
+    let changes = undo_log.map(|undo_log| undo_log.changes().clone()).unwrap_or_default();
+    Some(changes.settings.iter().map(|entry| format!("{}={}", entry.name, entry.value)).collect())
 }
 
 /// The ledger's name.
-const LEDGER: &str = "edge";
+const UNDO_LOG_NAME: &str = "edge";
 
 #[cfg(test)]
 mod tests {
@@ -229,26 +229,26 @@ mod tests {
     use super::*;
 
     /// A machine with these settings.
-    fn machine(settings: &[(&str, &str)]) -> (tempfile::TempDir, Settings) {
+    fn sysctl_fixture(sysctls: &[(&str, &str)]) -> (tempfile::TempDir, Sysctls) {
         let root = tempfile::tempdir().unwrap();
-        for (name, value) in settings {
+        for (name, value) in sysctls {
             let file = root.path().join(name);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, format!("{value}\n")).unwrap();
         }
-        let settings = Settings::at(root.path().to_owned());
-        (root, settings)
+        let sysctls = Sysctls::with_root(root.path().to_owned());
+        (root, sysctls)
     }
 
-    fn laid(run: &Path, settings: &Settings) -> Forwarding {
-        let claim = Claim::take(run, Role::Gateway).unwrap();
-        let ledger = Ledger::open_of(run, LEDGER).unwrap();
-        let mut laid = Forwarding { ledger, lines: Vec::new(), switched: (false, false), _claim: claim };
-        laid.set(settings, &["lan0".to_owned()], |_| Ok(())).unwrap();
-        laid
+    fn apply_forwarding(run_dir: &Path, sysctls: &Sysctls) -> Forwarding {
+        let lock = InstanceLock::acquire(run_dir, Role::Gateway).unwrap();
+        let undo_log = UndoLog::open_named(run_dir, UNDO_LOG_NAME).unwrap();
+        let mut forwarding = Forwarding { undo_log: ledger: undo_log, changes: Vec::new(), enabled_here: (false, false), _lock: lock };
+        forwarding.apply_in(sysctls, &["lan0".to_owned()], |_| Ok(())).unwrap();
+        forwarding
     }
 
-    const HOST: [(&str, &str); 6] = [
+    const HOST_SYSCTLS: [(&str, &str); 6] = [
         ("net/ipv4/ip_forward", "0"),
         ("net/ipv6/conf/all/forwarding", "0"),
         ("net/ipv6/conf/default/accept_ra", "1"),
@@ -259,9 +259,9 @@ mod tests {
 
     #[test]
     fn links_go_on_listening_to_routers_and_then_packets_are_passed_on() {
-        let (_root, settings) = machine(&HOST);
-        let wanted = wanted(&settings, &["lan0".to_owned()]);
-        let names: Vec<&str> = wanted.iter().map(|(name, _)| name.as_str()).collect();
+        let (_root, sysctls) = sysctl_fixture(&HOST_SYSCTLS);
+        let required = required_sysctls(&sysctls, &["lan0".to_owned()]);
+        let names: Vec<&str> = required.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(
             names,
             ["net.ipv6.conf.default.accept_ra", "net.ipv6.conf.wwan0.accept_ra", FORWARD_V4, FORWARD_V6]
@@ -270,58 +270,58 @@ mod tests {
 
     #[test]
     fn after_a_crash_the_first_values_are_put_back() {
-        let ((root, settings), run) = (machine(&HOST), tempfile::tempdir().unwrap());
-        let mut killed = laid(run.path(), &settings);
-        assert_eq!(killed.switched, (true, true));
+        let ((root, sysctls), run_dir) = (sysctl_fixture(&HOST_SYSCTLS), tempfile::tempdir().unwrap());
+        let mut killed = apply_forwarding(run_dir.path(), &sysctls);
+        assert_eq!(killed.enabled_here, (true, true));
         // As a process that is killed: its ledger stays, its claim ends.
-        killed.ledger = Ledger::open_of(Path::new("/nonexistent"), LEDGER).unwrap();
+        killed.undo_log = UndoLog::open_named(Path::new("/nonexistent"), UNDO_LOG_NAME).unwrap();
         drop(killed);
-        let mut next = laid(run.path(), &settings);
-        assert_eq!((next.switched, next.lines.len()), ((true, true), 0));
-        let (lines, troubles) = settings.restore(&mut next.ledger);
-        assert_eq!((lines.len(), troubles.len()), (4, 0), "{lines:?} {troubles:?}");
-        for (name, value) in HOST {
+        let mut next = apply_forwarding(run_dir.path(), &sysctls);
+        assert_eq!((next.enabled_here, next.changes.len()), ((true, true), 0));
+        let (restored, errors) = sysctls.restore(&mut next.undo_log);
+        assert_eq!((restored.len(), errors.len()), (4, 0), "{restored:?} {errors:?}");
+        for (name, value) in HOST_SYSCTLS {
             assert_eq!(fs::read_to_string(root.path().join(name)).unwrap().trim(), value, "{name}");
         }
     }
 
     #[test]
     fn a_host_that_passed_packets_on_before_does_so_after() {
-        let ((root, settings), run) = (machine(&[("net/ipv4/ip_forward", "1")]), tempfile::tempdir().unwrap());
-        let mut laid = laid(run.path(), &settings);
-        assert_eq!((laid.switched, laid.lines.len()), ((false, false), 0));
-        settings.restore(&mut laid.ledger);
+        let ((root, sysctls), run_dir) = (sysctl_fixture(&[("net/ipv4/ip_forward", "1")]), tempfile::tempdir().unwrap());
+        let mut forwarding = apply_forwarding(run_dir.path(), &sysctls);
+        assert_eq!((forwarding.enabled_here, forwarding.changes.len()), ((false, false), 0));
+        sysctls.restore(&mut forwarding.undo_log);
         assert_eq!(fs::read_to_string(root.path().join("net/ipv4/ip_forward")).unwrap().trim(), "1");
     }
 
     #[test]
     fn what_another_program_resets_is_set_again_a_few_times_or_reported() {
-        let (root, settings) = machine(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")]);
-        let (mut guard, now) = (Guard::new((true, false)), Instant::now());
-        assert_eq!(guard.look_at(&settings, now), (vec![], vec![]));
+        let (root, sysctls) = sysctl_fixture(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")]);
+        let (mut monitor, now) = (ForwardingMonitor::new((true, false)), Instant::now());
+        assert_eq!(monitor.check_in(&sysctls, now), (vec![], vec![]));
         let reset = || fs::write(root.path().join("net/ipv4/ip_forward"), "0").unwrap();
         for _ in 0..6 {
             reset();
-            let (done, wrong) = guard.look_at(&settings, now);
-            assert!(done[0].contains("it is 1 again") && wrong.is_empty(), "{done:?} {wrong:?}");
-            assert_eq!(settings.read(FORWARD_V4).as_deref(), Some("1"));
+            let (repaired, problems) = monitor.check_in(&sysctls, now);
+            assert!(repaired[0].contains("it is 1 again") && problems.is_empty(), "{repaired:?} {problems:?}");
+            assert_eq!(sysctls.read(FORWARD_V4).as_deref(), Some("1"));
         }
         reset();
-        let (done, wrong) = guard.look_at(&settings, now);
-        assert!(done.is_empty() && wrong[0].contains("do not pass until it is 1"), "{wrong:?}");
+        let (repaired, problems) = monitor.check_in(&sysctls, now);
+        assert!(repaired.is_empty() && problems[0].contains("do not pass until it is 1"), "{problems:?}");
         fs::write(root.path().join("net/ipv4/ip_forward"), "1").unwrap();
         fs::write(root.path().join("net/ipv6/conf/all/forwarding"), "0").unwrap();
-        let (_, wrong) = guard.look_at(&settings, now);
-        assert!(wrong.len() == 1 && wrong[0].contains("`sysctl -w net.ipv6.conf.all.forwarding=1`"), "{wrong:?}");
+        let (_, problems) = monitor.check_in(&sysctls, now);
+        assert!(problems.len() == 1 && problems[0].contains("`sysctl -w net.ipv6.conf.all.forwarding=1`"), "{problems:?}");
     }
 
     #[test]
     fn only_settings_of_interfaces_are_believed_to_be_ours() {
         for name in ["net.ipv6.conf.wwan0.accept_ra", "net.ipv6.conf.eth0/7.accept_ra"] {
-            assert!(is_advertisements(name), "{name}");
+            assert!(is_accept_ra_sysctl(name), "{name}");
         }
         for name in ["net.ipv6.conf..accept_ra", "net.ipv6.conf.//.accept_ra", "net.ipv6.conf.a.b.accept_ra", "x"] {
-            assert!(!is_advertisements(name), "{name}");
+            assert!(!is_accept_ra_sysctl(name), "{name}");
         }
     }
 }

@@ -16,99 +16,99 @@ use std::time::{Duration, Instant};
 
 /// One setting that a run holds.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct HeldSysctl {
     /// Its name, with dots.
     pub(super) name: &'static str,
     /// What the run needs.
-    pub(super) set: String,
-    mended: VecDeque<Instant>,
-    times: u32,
+    pub(super) value: String,
+    repairs: VecDeque<Instant>,
+    repair_count: u32,
     /// What somebody insists on.
-    lost_to: Option<String>,
-    concerns: Concern,
+    foreign_value: Option<String>,
+    purpose: SysctlPurpose,
 }
 
 /// What a setting is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Concern {
+enum SysctlPurpose {
     /// The steering of MPTCP connections.
-    Steering,
+    ManagedPaths,
     /// The packets of a LAN that are forwarded.
     Forwarding,
 }
 
-impl Hold {
+impl HeldSysctl {
     /// A setting that says what it should.
-    pub(super) const fn new(name: &'static str, set: String) -> Self {
-        Self { name, set, mended: VecDeque::new(), times: 0, lost_to: None, concerns: Concern::Steering }
+    pub(super) const fn new(name: &'static str, value: String) -> Self {
+        Self { name, value: set: value, repairs: VecDeque::new(), repair_count: 0, foreign_value: None, purpose: SysctlPurpose::ManagedPaths }
     }
 
     /// A setting by which the host forwards a LAN's packets.
-    pub(super) const fn of_forwarding(name: &'static str, set: String) -> Self {
-        let mended = VecDeque::new();
-        Self { name, set, mended, times: 0, lost_to: None, concerns: Concern::Forwarding }
+    pub(super) const fn for_forwarding(name: &'static str, value: String) -> Self {
+        let repairs = VecDeque::new();
+        Self { name, value: set: value, repairs: mended: repairs, repair_count: 0, foreign_value: None, purpose: SysctlPurpose::Forwarding }
     }
 
     /// What goes wrong for as long as it is wrong.
-    const fn without(&self) -> &'static str {
-        match self.concerns {
-            Concern::Steering => "new connections are not steered",
-            Concern::Forwarding => "UDP and the rest of the LAN do not pass",
+    const fn consequence(&self) -> &'static str {
+        match self.purpose {
+            SysctlPurpose::ManagedPaths => "new connections are not steered",
+            SysctlPurpose::Forwarding => "UDP and the rest of the LAN do not pass",
         }
     }
 
     /// What may have gone wrong while it was.
-    const fn meanwhile(&self) -> &'static str {
-        match self.concerns {
-            Concern::Steering => "Connections opened meanwhile may not be steered",
-            Concern::Forwarding => "UDP and the rest of the LAN did not pass meanwhile",
+    const fn past_consequence(&self) -> &'static str {
+        match self.purpose {
+            SysctlPurpose::ManagedPaths => "Connections opened meanwhile may not be steered",
+            SysctlPurpose::Forwarding => "UDP and the rest of the LAN did not pass meanwhile",
         }
     }
 
     /// It was found as it should be. Returns a line if it was given up before.
-    pub(super) fn is_right(&mut self) -> Option<String> {
-        let Self { name, set, .. } = self;
-        self.lost_to.take().map(|_| format!("{name}: {set} again, by somebody else's hand"))
+    pub(super) fn on_correct(&mut self) -> Option<String> {
+        let Self { name, value: set: value, .. } = self;
+        self.foreign_value.take().map(|_| format!("{name}: {value} again, by somebody else's hand"))
     }
 
     /// It was found otherwise: whether it may be put back. If not, a line when that is new.
-    pub(super) fn is_wrong(&mut self, now: Instant, found: &str) -> Result<(), Option<String>> {
-        if self.lost_to.is_some() {
+    pub(super) fn on_changed(&mut self, now: Instant, found: &str) -> Result<(), Option<String>> {
+        if self.foreign_value.is_some() {
             return Err(None);
         }
-        while self.mended.front().is_some_and(|at| now.duration_since(*at) >= LONG_AGO) {
-            self.mended.pop_front();
+        while self.repairs.front().is_some_and(|at| now.duration_since(*at) >= REPAIR_WINDOW) {
+            self.repairs.pop_front();
         }
-        if self.mended.len() < MOST {
+        if self.repairs.len() < MAX_REPAIRS {
             return Ok(());
         }
-        Err(Some(self.lose(found, "somebody sets it again and again")))
+        Err(Some(self.give_up(found, "somebody sets it again and again")))
     }
 
     /// It was put back. Returns the line.
-    pub(super) fn is_mended(&mut self, now: Instant, found: &str) -> String {
-        self.mended.push_back(now);
-        self.times += 1;
-        let (Self { name, set, .. }, meanwhile) = (&*self, self.meanwhile());
-        format!("{name}: somebody has set it to {found}; it is {set} again. {meanwhile}")
+    pub(super) fn on_repaired(&mut self, now: Instant, found: &str) -> String {
+        self.repairs.push_back(now);
+        self.repair_count += 1;
+        let (Self { name, value: set: value, .. }, past_consequence) = (&*self, self.past_consequence());
+        format!("{name}: somebody has set it to {found}; it is {value} again. {past_consequence}")
     }
 
     /// It cannot be put back, or is not any more. Returns the line.
-    pub(super) fn lose(&mut self, found: &str, why: &str) -> String {
-        self.lost_to = Some(found.to_owned());
-        let (Self { name, set, .. }, without) = (&*self, self.without());
-        format!("{name}: left at {found}, as {why}: {without} until it is {set} (`sysctl -w {name}={set}`)")
+    pub(super) fn give_up(&mut self, found: &str, reason: &str) -> String {
+        self.foreign_value = Some(found.to_owned());
+        let (Self { name, value: set: value, .. }, consequence) = (&*self, self.consequence());
+        format!("{name}: left at {found}, as {reason}: {consequence} until it is {value} (`sysctl -w {name}={value}`)")
     }
 
     /// What a status tells of it; none: nobody has touched it.
     pub(super) fn note(&self) -> Option<String> {
-        let (Self { name, set, times, .. }, without) = (self, self.without());
-        match &self.lost_to {
+        let (Self { name, value: set: value, repair_count: times: repair_count, .. }, consequence) = (self, self.consequence());
+        match &self.foreign_value {
             Some(found) => Some(format!(
-                "{name} is {found}, which somebody else has set: {without} until it is {set} (`sysctl -w {name}={set}`)"
+                "{name} is {found}, which somebody else has set: {consequence} until it is {value} (`sysctl -w {name}={value}`)"
             )),
-            None if *times > 0 && self.concerns == Concern::Steering => Some(format!(
-                "{name} was changed by somebody else and put back {times} times: connections opened meanwhile may not \
+            None if *repair_count > 0 && self.purpose == SysctlPurpose::ManagedPaths => Some(format!(
+                "{name} was changed by somebody else and put back {repair_count} times: connections opened meanwhile may not \
                  be steered"
             )),
             None => None,
@@ -117,9 +117,9 @@ impl Hold {
 }
 
 /// chosen: as for rules that are removed; a machine that is set up anew applies its settings two or three times.
-const MOST: usize = 6;
+const MAX_REPAIRS: usize = 6;
 /// chosen: as for rules that are removed.
-const LONG_AGO: Duration = Duration::from_secs(60);
+const REPAIR_WINDOW: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -127,20 +127,20 @@ mod tests {
 
     #[test]
     fn what_somebody_insists_on_is_left_after_a_few_times_until_it_is_right_again() {
-        let (mut hold, begun) = (Hold::new("net.mptcp.path_manager", "userspace".into()), Instant::now());
+        let (mut held_sysctl, start) = (HeldSysctl::new("net.mptcp.path_manager", "userspace".into()), Instant::now());
         let second = Duration::from_secs(1);
-        assert_eq!((hold.is_right(), hold.note()), (None, None));
+        assert_eq!((held_sysctl.on_correct(), held_sysctl.note()), (None, None));
         for n in 0..6 {
-            assert_eq!(hold.is_wrong(begun + n * second, "kernel"), Ok(()));
-            let line = hold.is_mended(begun + n * second, "kernel");
-            assert!(line.contains("somebody has set it to kernel; it is userspace again"), "{line}");
+            assert_eq!(held_sysctl.on_changed(start + n * second, "kernel"), Ok(()));
+            let message = held_sysctl.on_repaired(start + n * second, "kernel");
+            assert!(message.contains("somebody has set it to kernel; it is userspace again"), "{message}");
         }
-        assert!(hold.note().unwrap().contains("put back 6 times"), "{:?}", hold.note());
-        let told = hold.is_wrong(begun + 6 * second, "kernel").unwrap_err().unwrap();
-        assert!(told.contains("left at kernel") && told.contains("`sysctl -w net.mptcp.path_manager=userspace`"));
-        assert_eq!(hold.is_wrong(begun + 600 * second, "kernel"), Err(None), "once, and for good");
-        assert!(hold.note().unwrap().contains("is kernel, which somebody else has set"), "{:?}", hold.note());
-        assert!(hold.is_right().unwrap().contains("userspace again, by somebody else's hand"));
-        assert_eq!(hold.is_wrong(begun + 601 * second, "kernel"), Ok(()), "then it begins anew");
+        assert!(held_sysctl.note().unwrap().contains("put back 6 times"), "{:?}", held_sysctl.note());
+        let message = held_sysctl.on_changed(start + 6 * second, "kernel").unwrap_err().unwrap();
+        assert!(message.contains("left at kernel") && message.contains("`sysctl -w net.mptcp.path_manager=userspace`"));
+        assert_eq!(held_sysctl.on_changed(start + 600 * second, "kernel"), Err(None), "once, and for good");
+        assert!(held_sysctl.note().unwrap().contains("is kernel, which somebody else has set"), "{:?}", held_sysctl.note());
+        assert!(held_sysctl.on_correct().unwrap().contains("userspace again, by somebody else's hand"));
+        assert_eq!(held_sysctl.on_changed(start + 601 * second, "kernel"), Ok(()), "then it begins anew");
     }
 }

@@ -12,16 +12,16 @@ use marline_sys::netlink::{Protocol, Socket};
 
 /// A program that hears of each connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listener {
+pub struct EventListener {
     /// Its process, if that can be told.
     pub process: Option<u32>,
     /// Its name; empty if that cannot be told.
     pub name: String,
 }
 
-impl Listener {
+impl EventListener {
     /// `mptcpd (process 812)`.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match (self.name.as_str(), self.process) {
             ("", None) => "a program that cannot be told".to_owned(),
             ("", Some(process)) => format!("process {process}"),
@@ -36,74 +36,74 @@ impl Listener {
     }
 
     /// Whether it is known to only look: `ip mptcp monitor`; and marline itself, whose daemons keep each other out.
-    const fn only_looks(name: &str) -> bool {
+    const fn is_known_monitor(name: &str) -> bool {
         matches!(name.as_bytes(), b"ip" | b"marline")
     }
 }
 
 /// The one that steers connections, too: mptcpd whatever the path manager is set to, and anybody who is not known to only
 /// look where it is set to be a program.
-pub(crate) fn rival(listeners: &[Listener], userspace: bool) -> Option<&Listener> {
-    let steers =
-        |listener: &&Listener| listener.name == "mptcpd" || (userspace && !Listener::only_looks(&listener.name));
-    listeners.iter().find(steers)
+pub(crate) fn other_path_manager(listeners: &[EventListener], is_userspace: bool) -> Option<&EventListener> {
+    let is_path_manager =
+        |listener: &&EventListener| listener.name == "mptcpd" || (is_userspace && !EventListener::is_known_monitor(&listener.name));
+    listeners.iter().find(is_path_manager)
 }
 
 /// Those of this network, this process left out.
-pub(crate) fn listeners() -> Vec<Listener> {
-    let Some(group) = events_group() else { return Vec::new() };
+pub(crate) fn event_listeners() -> Vec<EventListener> {
+    let Some(group) = event_group() else { return Vec::new() };
     let table = fs::read_to_string("/proc/thread-self/net/netlink").unwrap_or_default();
-    let found = sockets(&table, group).into_iter().map(|(port, inode)| {
-        let process = owner(port, inode);
+    let candidates = listening_sockets(&table, group).into_iter().map(|(port, inode)| {
+        let process = socket_owner(port, inode);
         let name = process.and_then(|process| fs::read_to_string(format!("/proc/{process}/comm")).ok());
-        Listener { process, name: name.unwrap_or_default().trim().to_owned() }
+        EventListener { process, name: name.unwrap_or_default().trim().to_owned() }
     });
-    found.filter(|listener| listener.process != Some(std::process::id())).collect()
+    candidates.filter(|listener| listener.process != Some(std::process::id())).collect()
 }
 
 /// The number of the group of MPTCP's events; none: this kernel has none.
-pub(crate) fn events_group() -> Option<u32> {
+pub(crate) fn event_group() -> Option<u32> {
     let socket = Socket::open(Protocol::Generic).ok()?;
-    let answer = socket.request(&GenlFamily::lookup(mptcp::FAMILY).finish(1)).ok()?;
-    messages(&answer).find_map(|message| GenlFamily::parse(&message))?.group(mptcp::EVENTS)
+    let reply = socket.request(&GenlFamily::lookup(mptcp::FAMILY).finish(1)).ok()?;
+    messages(&reply).find_map(|message| GenlFamily::parse(&message))?.group(mptcp::EVENTS)
 }
 
 /// Port and inode of each generic netlink socket that listens to the group.
-fn sockets(table: &str, group: u32) -> Vec<(u32, u64)> {
+fn listening_sockets(table: &str, group: u32) -> Vec<(u32, u64)> {
     const GENERIC: &str = "16";
     let Some(bit) = group.checked_sub(1).and_then(|shift| 1_u32.checked_shl(shift)) else { return Vec::new() };
-    let mut found = Vec::new();
+    let mut sockets = Vec::new();
     for line in table.lines().skip(1) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, protocol, port, groups, .., inode] = words[..] else { continue };
-        let listens = u32::from_str_radix(groups, 16).is_ok_and(|groups| groups & bit != 0);
-        if let (true, GENERIC, Ok(port), Ok(inode)) = (listens, protocol, port.parse(), inode.parse()) {
-            found.push((port, inode));
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, protocol, port, groups, .., inode] = fields[..] else { continue };
+        let is_listening = u32::from_str_radix(groups, 16).is_ok_and(|groups| groups & bit != 0);
+        if let (true, GENERIC, Ok(port), Ok(inode)) = (is_listening, protocol, port.parse(), inode.parse()) {
+            sockets.push((port, inode));
         }
     }
-    found
+    sockets
 }
 
 /// The process that holds a socket. A program's first netlink socket bears its number; otherwise all are looked through,
 /// as far as this process may: files of another user, or of a process with further capabilities, can be listed at most.
-fn owner(port: u32, inode: u64) -> Option<u32> {
-    let wanted = format!("socket:[{inode}]");
-    let holds = |process: u32| {
+fn socket_owner(port: u32, inode: u64) -> Option<u32> {
+    let link_target = format!("socket:[{inode}]");
+    let holds_socket = |process: u32| {
         let files = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.as_os_str() == wanted.as_str())
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.as_os_str() == link_target.as_str())
     };
     let is_readable = || {
         let files = fs::read_dir(format!("/proc/{port}/fd")).into_iter().flatten().flatten();
         files.map(|file| fs::read_link(file.path())).any(|link| link.is_ok())
     };
-    if holds(port) {
+    if holds_socket(port) {
         return Some(port);
     }
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let found = processes.find(|process| holds(*process));
+    let holder = processes.find(|process| holds_socket(*process));
     // Where its files cannot be read the port is the best guess, where it is a process at all.
-    found.or_else(|| (!is_readable() && fs::metadata(format!("/proc/{port}")).is_ok()).then_some(port))
+    holder.or_else(|| (!is_readable() && fs::metadata(format!("/proc/{port}")).is_ok()).then_some(port))
 }
 
 #[cfg(test)]
@@ -122,16 +122,16 @@ short line
 
     #[test]
     fn generic_sockets_of_the_group_are_found() {
-        assert_eq!(sockets(TABLE, 9), [(812, 1506), (3_012_345_678, 1509)]);
+        assert_eq!(listening_sockets(TABLE, 9), [(812, 1506), (3_012_345_678, 1509)]);
         for group in [0, 33, u32::MAX] {
-            assert_eq!(sockets(TABLE, group), [], "no such bit: {group}");
+            assert_eq!(listening_sockets(TABLE, group), [], "no such bit: {group}");
         }
     }
 
     #[test]
     fn mptcpd_is_a_rival_always_and_others_where_a_program_manages_paths() {
-        let listener = |name: &str| Listener { process: Some(7), name: name.into() };
-        for (name, userspace, is_rival) in [
+        let listener = |name: &str| EventListener { process: Some(7), name: name.into() };
+        for (name, is_userspace, is_rival) in [
             ("mptcpd", false, true),
             ("mptcpd", true, true),
             ("ip", true, false),
@@ -140,18 +140,18 @@ short line
             ("other", true, true),
             ("", true, true),
         ] {
-            assert_eq!(rival(&[listener(name)], userspace).is_some(), is_rival, "{name} {userspace}");
+            assert_eq!(other_path_manager(&[listener(name)], is_userspace).is_some(), is_rival, "{name} {is_userspace}");
         }
     }
 
     #[test]
     fn a_listener_is_found_by_the_process_that_holds_its_socket() {
         marline_net::testing::in_a_network(|| {
-            let Some(group) = events_group() else {
+            let Some(group) = event_group() else {
                 eprintln!("skipped: this kernel has no MPTCP path manager");
                 return;
             };
-            assert_eq!(listeners(), []);
+            assert_eq!(event_listeners(), []);
             let mut monitor = std::process::Command::new("ip")
                 .args(["mptcp", "monitor"])
                 .stdout(std::process::Stdio::null())
@@ -159,7 +159,7 @@ short line
                 .unwrap();
             let mut found = Vec::new();
             for _ in 0..500 {
-                found = listeners();
+                found = event_listeners();
                 if found.iter().any(|listener| listener.name == "ip") {
                     break;
                 }
@@ -167,7 +167,7 @@ short line
             }
             monitor.kill().unwrap();
             monitor.wait().unwrap();
-            let expected = Listener { process: Some(monitor.id()), name: "ip".into() };
+            let expected = EventListener { process: Some(monitor.id()), name: "ip".into() };
             assert_eq!(found, [expected], "group {group}");
         });
     }

@@ -9,93 +9,93 @@ use marline_core::paths::LinkConfig;
 use marline_core::wire::netlink::{Route, SourceRule};
 use marline_net::links::InterfaceList;
 
-use super::routing::{Kernel, Roads, Step};
-use super::settings::Settings;
-use super::{Ground, Mode, PathsError};
+use super::routing::{KernelRouting, RoutedLinks, RoutingStep};
+use super::settings::Sysctls;
+use super::{HostConfigurator, Mode, PathsError};
 
 /// A host that is looked at.
-pub struct Preview {
+pub struct DryRun {
     mode: Mode,
-    roads: Roads,
-    tell: Box<dyn FnMut(&str)>,
+    routed_links: RoutedLinks,
+    notify: Box<dyn FnMut(&str)>,
     /// None before the first survey.
-    told: Option<Vec<String>>,
-    changes: bool,
+    last_lines: Option<Vec<String>>,
+    has_sysctl_changes: bool,
 }
 
-impl Preview {
+impl DryRun {
     /// Tells what a run of this mode would change for these links.
-    pub fn new(mode: Mode, roads: Roads, tell: Box<dyn FnMut(&str)>) -> Self {
-        Self { mode, roads, tell, told: None, changes: false }
+    pub fn new(mode: Mode, routed_links: RoutedLinks, notify: Box<dyn FnMut(&str)>) -> Self {
+        Self { mode, routed_links: roads: routed_links, notify: tell: notify, last_lines: None, has_sysctl_changes: false }
     }
 }
 
-impl Ground for Preview {
-    fn lay(&mut self, _mode: Mode) -> Result<(), PathsError> {
-        let lines = settings(&Settings::system(), self.mode);
-        self.changes = !lines.is_empty();
-        lines.iter().for_each(|line| (self.tell)(line));
+impl HostConfigurator for DryRun {
+    fn apply(&mut self, _mode: Mode) -> Result<(), PathsError> {
+        let messages = sysctl_lines(&Sysctls::of_system(), self.mode);
+        self.has_sysctl_changes = !messages.is_empty();
+        messages.iter().for_each(|message| (self.notify)(message));
         Ok(())
     }
 
-    fn take_up(&mut self, link: &LinkConfig) {
-        self.roads.links.push(link.name.clone());
-        (self.tell)(&format!("{} ({}) has come, and would be used", link.name, link.kind));
+    fn add_link(&mut self, link: &LinkConfig) {
+        self.routed_links.links.push(link.name.clone());
+        (self.notify)(&format!("{} ({}) has come, and would be used", link.name, link.kind));
     }
 
-    fn follow(&mut self, survey: &InterfaceList) {
-        let name =
+    fn update_routing(&mut self, survey: &InterfaceList) {
+        let interface_name =
             |index: u32| survey.interfaces.iter().find(|i| i.index == index).map_or("?", |i| i.name.as_str());
-        let lines = match Kernel::open().and_then(|kernel| kernel.planned(&self.roads, survey)) {
-            Ok(steps) => steps.iter().map(|step| line(step, name)).collect(),
+        let messages = match KernelRouting::open().and_then(|kernel| kernel.plan(&self.routed_links, survey)) {
+            Ok(steps) => steps.iter().map(|step| step_line(step, interface_name)).collect(),
             Err(error) => vec![format!("the kernel does not tell its rules and routes: {error}")],
         };
-        let told = self.told.take();
-        for line in lines.iter().filter(|line| told.as_ref().is_none_or(|told| !told.contains(line))) {
-            (self.tell)(line);
+        let last_lines = self.last_lines.take();
+        for message in messages.iter().filter(|message| last_lines.as_ref().is_none_or(|last_lines| !last_lines.contains(message))) {
+            (self.notify)(message);
         }
-        if told.is_none() && lines.is_empty() && !self.changes {
-            (self.tell)("no setting, rule or route would be changed");
+        if last_lines.is_none() && messages.is_empty() && !self.has_sysctl_changes {
+            (self.notify)("no setting, rule or route would be changed");
         }
-        self.told = Some(lines);
+        self.last_lines = Some(messages);
     }
 
-    fn would(&mut self, line: &str) {
-        (self.tell)(line);
+    fn report_dry_run(&mut self, message: &str) {
+        (self.notify)(message);
     }
 
     fn restore(&mut self) {}
 }
 
 /// The settings that would be changed.
-fn settings(settings: &Settings, mode: Mode) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (name, set) in settings.wanted(mode) {
-        if let Some(now) = settings.read(name).filter(|now| *now != set) {
-            lines.push(format!("would set {name}: {set} (it is {now})"));
+fn sysctl_lines(sysctls: &Sysctls, mode: Mode) -> Vec<String> {
+    let mut messages = Vec::new();
+    for (name, value) in sysctls.required(mode) {
+        if let Some(current) = sysctls.read(name).filter(|current| *current != value) {
+            messages.push(format!("would set {name}: {value} (it is {current})"));
         }
     }
-    lines
+    messages
 }
 
 /// A step as `ip` would write it.
-fn line<'a>(step: &Step, name: impl Fn(u32) -> &'a str) -> String {
+fn step_line<'a>(step: &RoutingStep, interface_name: impl Fn(u32) -> &'a str) -> String {
     let route = |route: &Route| {
-        let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
-        format!("default{via} dev {} table {}", route.interface.map_or("?", &name), route.table)
+        let via_text = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+        format!("default{via_text} dev {} table {}", route.interface.map_or("?", &interface_name), route.table)
     };
     let rule = |rule: &SourceRule| {
         let table = if rule.table == Route::MAIN { "main".to_owned() } else { rule.table.to_string() };
-        let suppress =
+        let suppress_text =
             rule.suppress_prefixlength.map(|length| format!(" suppress_prefixlength {length}")).unwrap_or_default();
         let device = rule.oif.as_ref().map(|device| format!(" oif {device}")).unwrap_or_default();
-        format!("{} from {}{device} lookup {table}{suppress}", rule.priority, rule.source.0)
+        format!("{} from {}{device} lookup {table}{suppress_text}", rule.priority, rule.source.0)
     };
     match step {
-        Step::Install(wanted) => format!("would set the route {}", route(wanted)),
-        Step::Add(wanted) => format!("would add the rule {}", rule(wanted)),
-        Step::RemoveRule(left) => format!("would remove the rule {}, which another run has left", rule(left)),
-        Step::RemoveRoute(left) => format!("would remove the route {}, which another run has left", route(left)),
+        RoutingStep::SetRoute(added) => format!("would set the route {}", route(added)),
+        RoutingStep::AddRule(added) => format!("would add the rule {}", rule(added)),
+        RoutingStep::RemoveRule(stale) => format!("would remove the rule {}, which another run has left", rule(stale)),
+        RoutingStep::RemoveRoute(stale) => format!("would remove the route {}, which another run has left", route(stale)),
     }
 }
 
@@ -113,16 +113,16 @@ mod tests {
     #[test]
     fn only_settings_that_differ_would_be_set() {
         let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("net/mptcp");
-        fs::create_dir_all(&folder).unwrap();
-        let write = |name: &str, value: &str| fs::write(folder.join(name), value).unwrap();
+        let dir = root.path().join("net/mptcp");
+        fs::create_dir_all(&dir).unwrap();
+        let write = |name: &str, value: &str| fs::write(dir.join(name), value).unwrap();
         write("enabled", "1\n");
         write("path_manager", "kernel\n");
-        let lines = |mode| settings(&Settings::at(root.path().to_owned()), mode);
-        assert_eq!(lines(Mode::Userspace), ["would set net.mptcp.path_manager: userspace (it is kernel)"]);
-        assert!(lines(Mode::KernelPm).is_empty());
+        let messages = |mode| sysctl_lines(&Sysctls::with_root(root.path().to_owned()), mode);
+        assert_eq!(messages(Mode::Userspace), ["would set net.mptcp.path_manager: userspace (it is kernel)"]);
+        assert!(messages(Mode::KernelPm).is_empty());
         write("enabled", "0\n");
-        assert_eq!(lines(Mode::KernelPm), ["would set net.mptcp.enabled: 1 (it is 0)"]);
+        assert_eq!(messages(Mode::KernelPm), ["would set net.mptcp.enabled: 1 (it is 0)"]);
     }
 
     #[test]
@@ -135,19 +135,19 @@ mod tests {
                 ip(&format!("link set far{link} up"));
                 ip(&format!("route add default via 10.{link}.0.1 dev d{link} metric 10{link}"));
             }
-            let said = Rc::new(RefCell::new(Vec::new()));
-            let to = Rc::clone(&said);
-            let roads = Roads { links: vec!["d1".into(), "d2".into()], named: true };
-            let tell = Box::new(move |line: &str| to.borrow_mut().push(line.to_owned()));
-            let mut preview = Preview::new(Mode::Userspace, roads, tell);
+            let lines_said = Rc::new(RefCell::new(Vec::new()));
+            let sink = Rc::clone(&lines_said);
+            let routed_links = RoutedLinks { links: vec!["d1".into(), "d2".into()], is_explicit: true };
+            let notify = Box::new(move |message: &str| sink.borrow_mut().push(message.to_owned()));
+            let mut dry_run = DryRun::new(Mode::Userspace, routed_links, notify);
             let survey = list_interfaces().unwrap();
-            preview.follow(&survey);
-            preview.follow(&survey);
-            preview.would("0000002a: would join over d2");
+            dry_run.update_routing(&survey);
+            dry_run.update_routing(&survey);
+            dry_run.report_dry_run("0000002a: would join over d2");
             let index = survey.interfaces.iter().find(|interface| interface.name == "d2").unwrap().index;
             let table = 7_310_000 + index;
             assert_eq!(
-                *said.borrow(),
+                *lines_said.borrow(),
                 [
                     format!("would set the route default via 10.2.0.1 dev d2 table {table}"),
                     "would add the rule 20000 from 10.2.0.2 lookup main suppress_prefixlength 1".to_owned(),
@@ -155,7 +155,7 @@ mod tests {
                     "0000002a: would join over d2".to_owned(),
                 ]
             );
-            assert_eq!(Kernel::open().unwrap().count().unwrap(), 0);
+            assert_eq!(KernelRouting::open().unwrap().count().unwrap(), 0);
         });
     }
 }

@@ -18,87 +18,87 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::forwarding::{FORWARD_V4, FORWARD_V6, is_advertisements};
-use super::ledger::{Changes, Ledger, Setting};
-use super::{Mode, step};
+use super::forwarding::{FORWARD_V4, FORWARD_V6, is_accept_ra_sysctl};
+use super::ledger::{Changes, UndoLog, SysctlEntry};
+use super::{Mode, crash_point};
 
 /// Where settings are; a test brings a directory of its own.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    root: PathBuf,
+pub(crate) struct Sysctls {
+    proc_sys: PathBuf,
 }
 
-pub(crate) const ENABLED: &str = "net.mptcp.enabled";
+pub(crate) const MPTCP_ENABLED: &str = "net.mptcp.enabled";
 pub(crate) const PATH_MANAGER: &str = "net.mptcp.path_manager";
 pub(crate) const PM_TYPE: &str = "net.mptcp.pm_type";
 /// Least, default and most of TCP's receive buffer, in bytes. Read and written is the default alone.
-pub(super) const BUFFER: &str = "net.ipv4.tcp_rmem";
+pub(super) const TCP_RMEM: &str = "net.ipv4.tcp_rmem";
 /// The receive buffer that a subflow begins with, in bytes. chosen: half of it is window, which is 140 Mbit/s at 60 ms and 56 at
 /// 150 ms; memory is used only for what is received and not read.
-const ROOM: u32 = 2 << 20;
+const MIN_DEFAULT_RCVBUF: u32 = 2 << 20;
 
-impl Settings {
+impl Sysctls {
     /// Those of this network.
-    pub(crate) fn system() -> Self {
-        Self { root: PathBuf::from("/proc/sys") }
+    pub(crate) fn of_system() -> Self {
+        Self { proc_sys: PathBuf::from("/proc/sys") }
     }
 
     #[cfg(test)]
-    pub(crate) fn at(root: PathBuf) -> Self {
-        Self { root }
+    pub(crate) fn with_root(proc_sys: PathBuf) -> Self {
+        Self { proc_sys: root: proc_sys }
     }
 
     /// A setting's value; none: this kernel has no such setting.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
-        if name == BUFFER {
-            return self.buffer().map(|[_, usual, _]| usual.to_string());
+        if name == TCP_RMEM {
+            return self.tcp_rmem().map(|[_, default_size, _]| default_size.to_string());
         }
         fs::read_to_string(self.path(name)).ok().map(|text| text.trim().to_owned())
     }
 
     /// The three values of [`BUFFER`].
-    fn buffer(&self) -> Option<[u32; 3]> {
-        let text = fs::read_to_string(self.path(BUFFER)).ok()?;
+    fn tcp_rmem(&self) -> Option<[u32; 3]> {
+        let text = fs::read_to_string(self.path(TCP_RMEM)).ok()?;
         let sizes: Option<Vec<u32>> = text.split_whitespace().map(|size| size.parse().ok()).collect();
         sizes?.try_into().ok()
     }
 
     /// A setting of one interface, whose name may have dots in it.
-    pub(crate) fn read_of_interface(&self, folder: &str, interface: &str, name: &str) -> Option<String> {
-        let path = self.root.join(folder).join(interface).join(name);
+    pub(crate) fn read_of_interface(&self, dir: &str, interface: &str, name: &str) -> Option<String> {
+        let path = self.proc_sys.join(dir).join(interface).join(name);
         fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
     }
 
     /// Whether this process may write it.
     pub(crate) fn is_writable(&self, name: &str) -> bool {
-        self.may_write(name).is_ok()
+        self.check_writable(name).is_ok()
     }
 
-    fn may_write(&self, name: &str) -> io::Result<()> {
+    fn check_writable(&self, name: &str) -> io::Result<()> {
         fs::OpenOptions::new().write(true).open(self.path(name)).map(drop)
     }
 
     pub(super) fn write(&self, name: &str, value: &str) -> io::Result<()> {
-        step()?;
-        match self.buffer().filter(|_| name == BUFFER) {
-            Some([least, _, most]) => fs::write(self.path(name), format!("{least} {value} {most}")),
+        crash_point()?;
+        match self.tcp_rmem().filter(|_| name == TCP_RMEM) {
+            Some([min_size, _, max_size]) => fs::write(self.path(name), format!("{min_size} {value} {max_size}")),
             None => fs::write(self.path(name), value),
         }
     }
 
     /// Dots separate, and an interface's own dots are written as slashes (sysctl(8)).
     fn path(&self, name: &str) -> PathBuf {
-        let swapped = |letter| match letter {
+        let swap = |character| match character {
             '.' => '/',
             '/' => '.',
             other => other,
         };
-        self.root.join(name.chars().map(swapped).collect::<String>())
+        self.proc_sys.join(name.chars().map(swap).collect::<String>())
     }
 
     /// The interfaces that have settings of IPv6, and `default` for those to come, sorted.
-    pub(super) fn interfaces_of_ipv6(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.root.join("net/ipv6/conf")).into_iter().flatten().flatten();
+    pub(super) fn ipv6_interfaces(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.proc_sys.join("net/ipv6/conf")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| name != "all").collect();
         names.sort();
@@ -107,7 +107,7 @@ impl Settings {
 
     /// Whether this kernel has MPTCP.
     pub(crate) fn has_mptcp(&self) -> bool {
-        self.read(ENABLED).is_some()
+        self.read(MPTCP_ENABLED).is_some()
     }
 
     /// Whether paths are managed by a program.
@@ -119,7 +119,7 @@ impl Settings {
     }
 
     /// The setting of the path manager, and what it says for a mode.
-    pub(super) fn manager(&self, mode: Mode) -> (&'static str, &'static str) {
+    pub(super) fn path_manager_setting(&self, mode: Mode) -> (&'static str, &'static str) {
         match (self.read(PATH_MANAGER).is_some(), mode) {
             (true, Mode::Userspace) => (PATH_MANAGER, "userspace"),
             (true, _) => (PATH_MANAGER, "kernel"),
@@ -129,10 +129,10 @@ impl Settings {
     }
 
     /// What a run needs, as names and values.
-    pub(super) fn wanted(&self, mode: Mode) -> Vec<(&'static str, String)> {
-        let manager = self.manager(mode);
-        let fixed = [(ENABLED, "1"), manager].map(|(name, value)| (name, value.to_owned()));
-        let buffer = self.buffer().map(|[_, usual, most]| (BUFFER, usual.max(ROOM.min(most)).to_string()));
+    pub(super) fn required(&self, mode: Mode) -> Vec<(&'static str, String)> {
+        let path_manager = self.path_manager_setting(mode);
+        let fixed = [(MPTCP_ENABLED, "1"), path_manager].map(|(name, value)| (name, value.to_owned()));
+        let buffer = self.tcp_rmem().map(|[_, default_size, max_size]| (TCP_RMEM, default_size.max(MIN_DEFAULT_RCVBUF.min(max_size)).to_string()));
         fixed.into_iter().chain(buffer).collect()
     }
 
@@ -140,10 +140,10 @@ impl Settings {
     ///
     /// # Errors
     /// The name of the first setting that cannot, and why.
-    pub(super) fn may_lay(&self, mode: Mode) -> Result<(), (&'static str, io::Error)> {
-        let changed = |(name, set): &(&str, String)| *name != BUFFER && self.read(name).as_ref() != Some(set);
-        let mut changed = self.wanted(mode).into_iter().filter(changed);
-        changed.try_for_each(|(name, _)| self.may_write(name).map_err(|error| (name, error)))
+    pub(super) fn check_applicable(&self, mode: Mode) -> Result<(), (&'static str, io::Error)> {
+        let needs_change = |(name, value): &(&str, String)| *name != TCP_RMEM && self.read(name).as_ref() != Some(value);
+        let mut to_change = self.required(mode).into_iter().filter(needs_change);
+        to_change.try_for_each(|(name, _)| self.check_writable(name).map_err(|error| (name, error)))
     }
 
     /// Makes the settings fit, with what they were in the ledger first. Returns a line for each that was changed. A path
@@ -151,99 +151,99 @@ impl Settings {
     ///
     /// # Errors
     /// The name of the setting, or nothing for the ledger, and why. What was changed until then is in the ledger.
-    pub(super) fn lay(
+    pub(super) fn apply(
         &self,
         mode: Mode,
-        dead: bool,
-        ledger: &mut Ledger,
+        is_abandoned: bool,
+        undo_log: &mut UndoLog,
     ) -> Result<Vec<String>, (String, io::Error)> {
-        let (mut settings, mut changes) = (Vec::new(), Vec::new());
-        let (manager, kernel) = self.manager(Mode::KernelPm);
-        for (name, set) in self.wanted(mode) {
-            let now = self.read(name).unwrap_or_default();
-            let is_ours = |entry: &&Setting| entry.name == name && entry.is_ours(&now);
-            let earlier = ledger.changes().settings.iter().find(is_ours);
-            let was = match earlier {
-                Some(entry) => entry.was.clone(),
-                None if dead && name == manager => kernel.to_owned(),
-                None => now.clone(),
+        let (mut entries, mut changes) = (Vec::new(), Vec::new());
+        let (path_manager, kernel_value) = self.path_manager_setting(Mode::KernelPm);
+        for (name, value) in self.required(mode) {
+            let current = self.read(name).unwrap_or_default();
+            let is_own_entry = |entry: &&SysctlEntry| entry.name == name && entry.is_own_value(&current);
+            let recorded = undo_log.changes().settings.iter().find(is_own_entry);
+            let previous = match recorded {
+                Some(entry) => entry.previous.clone(),
+                None if is_abandoned && name == path_manager => kernel_value.to_owned(),
+                None => current.clone(),
             };
             // What gives way to what it was is an entry until it has.
-            if was != set || now != set {
-                let before = (now != was && now != set).then(|| now.clone());
-                settings.push(Setting { name: name.into(), was, set: set.clone(), before });
+            if previous != value || current != value {
+                let crashed_value = (current != previous && current != value).then(|| current.clone());
+                entries.push(SysctlEntry { name: name.into(), previous: was: previous, value: value.clone(), crashed_value: before: crashed_value });
             }
-            if now != set {
-                changes.push((name, now, set));
+            if current != value {
+                changes.push((name, current, value));
             }
         }
-        ledger.write(Changes { settings, ..ledger.changes().clone() }).map_err(|error| (String::new(), error))?;
-        let mut lines = Vec::new();
-        for (name, was, set) in changes {
-            match self.write(name, &set) {
-                Ok(()) if dead && name == manager => lines.push(format!("{name}: {set} (it was {was})")),
-                Ok(()) => lines.push(format!("{name}: {set} (it was {was}, and is put back at the end)")),
-                Err(error) if name == BUFFER => lines.push(format!(
-                    "{name}: stays {was}, as {set} cannot be set ({error}): a link that joins late may stay slow"
+        undo_log.write(Changes { settings: entries, ..undo_log.changes().clone() }).map_err(|error| (String::new(), error))?;
+        let mut messages = Vec::new();
+        for (name, previous, value) in changes {
+            match self.write(name, &value) {
+                Ok(()) if is_abandoned && name == path_manager => messages.push(format!("{name}: {value} (it was {previous})")),
+                Ok(()) => messages.push(format!("{name}: {value} (it was {previous}, and is put back at the end)")),
+                Err(error) if name == TCP_RMEM => messages.push(format!(
+                    "{name}: stays {previous}, as {value} cannot be set ({error}): a link that joins late may stay slow"
                 )),
                 Err(error) => return Err((name.to_owned(), error)),
             }
         }
-        Ok(lines)
+        Ok(messages)
     }
 
     /// Puts back what the ledger knows, and strikes it out. Returns a line for each.
     ///
     /// # Errors
     /// One line for each that cannot be put back; it stays in the ledger.
-    pub(super) fn restore(&self, ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
-        let (mut lines, mut troubles, mut left) = (Vec::new(), Vec::new(), Vec::new());
-        for entry in ledger.changes().settings.clone() {
-            let Setting { name, was, .. } = &entry;
-            if !is_plausible(&entry) {
+    pub(super) fn restore(&self, undo_log: &mut UndoLog) -> (Vec<String>, Vec<String>) {
+        let (mut messages, mut errors, mut remaining) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in undo_log.changes().settings.clone() {
+            let SysctlEntry { name, previous: was: previous, .. } = &entry;
+            if !is_valid_entry(&entry) {
                 // The ledger's folder may belong to a user who is less than root, and a name is a path.
-                troubles.push(format!("{name}: no run changes that; somebody has written into the ledger"));
+                errors.push(format!("{name}: no run changes that; somebody has written into the ledger"));
                 continue;
             }
             match self.read(name) {
-                Some(now) if now == *was => {}
-                Some(now) if !entry.is_ours(&now) => {
-                    lines.push(format!("{name}: left at {now}, which somebody else has set since"));
+                Some(current) if current == *previous => {}
+                Some(current) if !entry.is_own_value(&current) => {
+                    messages.push(format!("{name}: left at {current}, which somebody else has set since"));
                 }
-                _ => match self.write(name, was) {
-                    Ok(()) => lines.push(format!("{name}: {was} again")),
+                _ => match self.write(name, previous) {
+                    Ok(()) => messages.push(format!("{name}: {previous} again")),
                     Err(error) => {
-                        troubles.push(format!("{name}: cannot be set back to {was}: {error}"));
-                        left.push(entry);
+                        errors.push(format!("{name}: cannot be set back to {previous}: {error}"));
+                        remaining.push(entry);
                     }
                 },
             }
         }
-        if let Err(error) = ledger.write(Changes { settings: left, ..ledger.changes().clone() }) {
-            troubles.push(error.to_string());
+        if let Err(error) = undo_log.write(Changes { settings: remaining, ..undo_log.changes().clone() }) {
+            errors.push(error.to_string());
         }
-        (lines, troubles)
+        (messages, errors)
     }
 }
 
-impl Setting {
+impl SysctlEntry {
     /// Whether a run of ours may have set it to this.
-    pub(super) fn is_ours(&self, now: &str) -> bool {
-        now == self.set || self.before.as_deref() == Some(now)
+    pub(super) fn is_own_value(&self, current: &str) -> bool {
+        current == self.value || self.crashed_value.as_deref() == Some(current)
     }
 }
 
 /// Whether a run could have noted this: one of our names, and a word or a size for a value.
-fn is_plausible(entry: &Setting) -> bool {
+fn is_valid_entry(entry: &SysctlEntry) -> bool {
     let is_word =
         |value: &str| value.len() <= 32 && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-    let fits = |value: &str| match entry.name.as_str() {
-        BUFFER | FORWARD_V4 | FORWARD_V6 => value.parse::<u32>().is_ok(),
-        name if is_advertisements(name) => value.parse::<u8>().is_ok(),
-        ENABLED | PATH_MANAGER | PM_TYPE => is_word(value),
+    let is_valid = |value: &str| match entry.name.as_str() {
+        TCP_RMEM | FORWARD_V4 | FORWARD_V6 => value.parse::<u32>().is_ok(),
+        name if is_accept_ra_sysctl(name) => value.parse::<u8>().is_ok(),
+        MPTCP_ENABLED | PATH_MANAGER | PM_TYPE => is_word(value),
         _ => false,
     };
-    fits(&entry.was) && fits(&entry.set)
+    is_valid(&entry.previous) && is_valid(&entry.value)
 }
 
 #[cfg(test)]
@@ -254,129 +254,129 @@ mod tests {
 
     use super::*;
 
-    struct Machine {
-        sysctl: tempfile::TempDir,
-        run: tempfile::TempDir,
+    struct SysctlFixture {
+        proc_sys: tempfile::TempDir,
+        run_dir: tempfile::TempDir,
     }
 
-    impl Machine {
-        fn new(settings: &[(&str, &str)]) -> Self {
-            let machine = Self { sysctl: tempfile::tempdir().unwrap(), run: tempfile::tempdir().unwrap() };
-            for folder in ["net/mptcp", "net/ipv4"] {
-                fs::create_dir_all(machine.sysctl.path().join(folder)).unwrap();
+    impl SysctlFixture {
+        fn new(entries: &[(&str, &str)]) -> Self {
+            let fixture = Self { proc_sys: tempfile::tempdir().unwrap(), run_dir: tempfile::tempdir().unwrap() };
+            for dir in ["net/mptcp", "net/ipv4"] {
+                fs::create_dir_all(fixture.proc_sys.path().join(dir)).unwrap();
             }
-            for (name, value) in settings {
-                fs::write(machine.settings().path(name), format!("{value}\n")).unwrap();
+            for (name, value) in entries {
+                fs::write(fixture.sysctls().path(name), format!("{value}\n")).unwrap();
             }
-            machine
+            fixture
         }
 
-        fn settings(&self) -> Settings {
-            Settings::at(self.sysctl.path().to_owned())
+        fn sysctls(&self) -> Sysctls {
+            Sysctls::with_root(self.proc_sys.path().to_owned())
         }
 
-        fn ledger(&self) -> Ledger {
-            Ledger::open(self.run.path()).unwrap()
+        fn undo_log(&self) -> UndoLog {
+            UndoLog::open(self.run_dir.path()).unwrap()
         }
 
-        fn buffer(&self) -> String {
-            fs::read_to_string(self.settings().path(BUFFER)).unwrap().trim().to_owned()
+        fn tcp_rmem(&self) -> String {
+            fs::read_to_string(self.sysctls().path(TCP_RMEM)).unwrap().trim().to_owned()
         }
 
-        fn lay(&self, mode: Mode) -> Vec<String> {
-            self.settings().lay(mode, false, &mut self.ledger()).unwrap()
+        fn apply(&self, mode: Mode) -> Vec<String> {
+            self.sysctls().apply(mode, false, &mut self.undo_log()).unwrap()
         }
 
         fn restore(&self) -> Vec<String> {
-            let (lines, troubles) = self.settings().restore(&mut self.ledger());
-            assert!(troubles.is_empty(), "{troubles:?}");
-            assert_eq!(fs::read_dir(self.run.path()).unwrap().count(), 0, "the ledger is gone");
-            lines
+            let (messages, errors) = self.sysctls().restore(&mut self.undo_log());
+            assert!(errors.is_empty(), "{errors:?}");
+            assert_eq!(fs::read_dir(self.run_dir.path()).unwrap().count(), 0, "the ledger is gone");
+            messages
         }
 
-        fn is_manager(&self, value: &str) {
-            assert_eq!(self.settings().read(PATH_MANAGER).as_deref(), Some(value));
+        fn assert_path_manager(&self, value: &str) {
+            assert_eq!(self.sysctls().read(PATH_MANAGER).as_deref(), Some(value));
         }
 
-        fn is(&self, values: &[&str]) {
-            let now: Vec<_> = [ENABLED, PATH_MANAGER].map(|name| self.settings().read(name).unwrap()).into();
-            assert_eq!(now, values);
+        fn assert_values(&self, values: &[&str]) {
+            let current: Vec<_> = [MPTCP_ENABLED, PATH_MANAGER].map(|name| self.sysctls().read(name).unwrap()).into();
+            assert_eq!(current, values);
         }
     }
 
     #[test]
     fn what_differs_is_set_and_put_back() {
-        let machine = Machine::new(&[(ENABLED, "0"), (PATH_MANAGER, "kernel")]);
-        let lines = machine.lay(Mode::Userspace);
-        assert_eq!(lines.len(), 2);
-        assert_eq!(lines[1], "net.mptcp.path_manager: userspace (it was kernel, and is put back at the end)");
-        machine.is(&["1", "userspace"]);
-        assert_eq!(machine.restore(), ["net.mptcp.enabled: 0 again", "net.mptcp.path_manager: kernel again"]);
-        machine.is(&["0", "kernel"]);
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "0"), (PATH_MANAGER, "kernel")]);
+        let messages = fixture.apply(Mode::Userspace);
+        assert_eq!(messages.len(), 2);
+        assert_eq!(messages[1], "net.mptcp.path_manager: userspace (it was kernel, and is put back at the end)");
+        fixture.assert_values(&["1", "userspace"]);
+        assert_eq!(fixture.restore(), ["net.mptcp.enabled: 0 again", "net.mptcp.path_manager: kernel again"]);
+        fixture.assert_values(&["0", "kernel"]);
     }
 
     #[test]
     fn what_fits_is_neither_set_nor_put_back() {
-        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "userspace")]);
-        assert_eq!(machine.lay(Mode::Userspace), [""; 0]);
-        assert_eq!(machine.restore(), [""; 0]);
-        machine.is(&["1", "userspace"]);
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "userspace")]);
+        assert_eq!(fixture.apply(Mode::Userspace), [""; 0]);
+        assert_eq!(fixture.restore(), [""; 0]);
+        fixture.assert_values(&["1", "userspace"]);
     }
 
     #[test]
     fn after_a_crash_the_first_value_is_put_back_and_not_the_crashed_runs() {
-        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
-        machine.lay(Mode::Userspace);
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "kernel")]);
+        fixture.apply(Mode::Userspace);
         // It is killed; the next run finds the setting as it wants it.
-        assert_eq!(machine.lay(Mode::Userspace), [""; 0]);
-        machine.restore();
-        machine.is(&["1", "kernel"]);
+        assert_eq!(fixture.apply(Mode::Userspace), [""; 0]);
+        fixture.restore();
+        fixture.assert_values(&["1", "kernel"]);
         // Killed again, and the next run wants the other path manager.
-        machine.lay(Mode::Userspace);
-        machine.lay(Mode::KernelPm);
-        machine.is(&["1", "kernel"]);
-        machine.restore();
-        machine.is(&["1", "kernel"]);
+        fixture.apply(Mode::Userspace);
+        fixture.apply(Mode::KernelPm);
+        fixture.assert_values(&["1", "kernel"]);
+        fixture.restore();
+        fixture.assert_values(&["1", "kernel"]);
     }
 
     #[test]
     fn a_path_manager_that_a_program_has_left_gives_way_to_the_kernels_own() {
         for mode in [Mode::Userspace, Mode::KernelPm] {
-            let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "userspace")]);
-            machine.settings().lay(mode, true, &mut machine.ledger()).unwrap();
+            let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "userspace")]);
+            fixture.sysctls().apply(mode, true, &mut fixture.undo_log()).unwrap();
             // It is killed, and the next run knows from the ledger.
-            machine.lay(Mode::Userspace);
-            machine.is(&["1", "userspace"]);
-            machine.restore();
-            machine.is(&["1", "kernel"]);
-            let older = Machine::new(&[(ENABLED, "1"), (PM_TYPE, "1")]);
-            older.settings().lay(mode, true, &mut older.ledger()).unwrap();
+            fixture.apply(Mode::Userspace);
+            fixture.assert_values(&["1", "userspace"]);
+            fixture.restore();
+            fixture.assert_values(&["1", "kernel"]);
+            let older = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PM_TYPE, "1")]);
+            older.sysctls().apply(mode, true, &mut older.undo_log()).unwrap();
             older.restore();
-            assert_eq!(older.settings().read(PM_TYPE).as_deref(), Some("0"));
+            assert_eq!(older.sysctls().read(PM_TYPE).as_deref(), Some("0"));
         }
     }
 
     #[test]
     fn what_cannot_be_written_is_known_before_anything_is() {
-        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
-        machine.settings().may_lay(Mode::Userspace).unwrap();
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "kernel")]);
+        fixture.sysctls().check_applicable(Mode::Userspace).unwrap();
         // A program that runs cannot be written, not even by root.
-        let file = machine.settings().path(ENABLED);
+        let file = fixture.sysctls().path(MPTCP_ENABLED);
         fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("/proc/self/exe", &file).unwrap();
-        let (name, _) = machine.settings().may_lay(Mode::Userspace).unwrap_err();
-        assert_eq!(name, ENABLED);
-        machine.is_manager("kernel");
+        let (name, _) = fixture.sysctls().check_applicable(Mode::Userspace).unwrap_err();
+        assert_eq!(name, MPTCP_ENABLED);
+        fixture.assert_path_manager("kernel");
     }
 
     #[test]
     fn what_somebody_else_has_set_since_is_left_alone() {
-        let machine = Machine::new(&[(ENABLED, "0"), (PATH_MANAGER, "kernel")]);
-        machine.lay(Mode::Userspace);
-        fs::write(machine.settings().path(PATH_MANAGER), "bpf").unwrap();
-        let lines = machine.restore();
-        assert!(lines[1].contains("left at bpf, which somebody else has set since"), "{lines:?}");
-        machine.is(&["0", "bpf"]);
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "0"), (PATH_MANAGER, "kernel")]);
+        fixture.apply(Mode::Userspace);
+        fs::write(fixture.sysctls().path(PATH_MANAGER), "bpf").unwrap();
+        let messages = fixture.restore();
+        assert!(messages[1].contains("left at bpf, which somebody else has set since"), "{messages:?}");
+        fixture.assert_values(&["0", "bpf"]);
     }
 
     #[test]
@@ -387,80 +387,80 @@ mod tests {
             ("4096\t4194304\t6291456", "4096\t4194304\t6291456"),
             ("not three sizes", "not three sizes"),
         ];
-        for (was, set) in cases {
-            let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "userspace"), (BUFFER, was)]);
-            machine.lay(Mode::Userspace);
-            assert_eq!(machine.buffer(), set);
-            machine.restore();
-            assert_eq!(machine.buffer(), was.replace('\t', if was == set { "\t" } else { " " }));
+        for (previous, value) in cases {
+            let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "userspace"), (TCP_RMEM, previous)]);
+            fixture.apply(Mode::Userspace);
+            assert_eq!(fixture.tcp_rmem(), value);
+            fixture.restore();
+            assert_eq!(fixture.tcp_rmem(), previous.replace('\t', if previous == value { "\t" } else { " " }));
         }
     }
 
     #[test]
     fn what_somebody_else_makes_of_the_most_stays() {
-        let fits = [(ENABLED, "1"), (PATH_MANAGER, "userspace")];
-        let machine = Machine::new(&[fits[0], fits[1], (BUFFER, "4096 131072 6291456")]);
-        machine.lay(Mode::Userspace);
-        fs::write(machine.settings().path(BUFFER), "4096 2097152 33554432").unwrap();
-        machine.restore();
-        assert_eq!(machine.buffer(), "4096 131072 33554432");
+        let fitting = [(MPTCP_ENABLED, "1"), (PATH_MANAGER, "userspace")];
+        let fixture = SysctlFixture::new(&[fitting[0], fitting[1], (TCP_RMEM, "4096 131072 6291456")]);
+        fixture.apply(Mode::Userspace);
+        fs::write(fixture.sysctls().path(TCP_RMEM), "4096 2097152 33554432").unwrap();
+        fixture.restore();
+        assert_eq!(fixture.tcp_rmem(), "4096 131072 33554432");
     }
 
     #[test]
     fn a_buffer_that_cannot_be_written_is_told_and_no_more() {
-        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "kernel")]);
         // A file that nobody may write, root included.
-        let sealed = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::io::write(&sealed, b"4096 131072 6291456").unwrap();
-        fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
-        let place = format!("/proc/self/fd/{}", sealed.as_raw_fd());
-        std::os::unix::fs::symlink(place, machine.settings().path(BUFFER)).unwrap();
-        let lines = machine.lay(Mode::Userspace);
-        assert!(lines[1].starts_with("net.ipv4.tcp_rmem: stays 131072, as 2097152 cannot be set"), "{lines:?}");
-        machine.is(&["1", "userspace"]);
-        assert_eq!(machine.restore(), ["net.mptcp.path_manager: kernel again"]);
+        let sealed_file = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::io::write(&sealed_file, b"4096 131072 6291456").unwrap();
+        fcntl_add_seals(&sealed_file, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
+        let fd_path = format!("/proc/self/fd/{}", sealed_file.as_raw_fd());
+        std::os::unix::fs::symlink(fd_path, fixture.sysctls().path(TCP_RMEM)).unwrap();
+        let messages = fixture.apply(Mode::Userspace);
+        assert!(messages[1].starts_with("net.ipv4.tcp_rmem: stays 131072, as 2097152 cannot be set"), "{messages:?}");
+        fixture.assert_values(&["1", "userspace"]);
+        assert_eq!(fixture.restore(), ["net.mptcp.path_manager: kernel again"]);
     }
 
     #[test]
     fn an_older_kernel_has_a_number_for_it() {
-        let machine = Machine::new(&[(ENABLED, "1"), (PM_TYPE, "0")]);
-        machine.lay(Mode::Userspace);
-        assert_eq!(machine.settings().read(PM_TYPE).as_deref(), Some("1"));
-        machine.restore();
-        assert_eq!(machine.settings().read(PM_TYPE).as_deref(), Some("0"));
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PM_TYPE, "0")]);
+        fixture.apply(Mode::Userspace);
+        assert_eq!(fixture.sysctls().read(PM_TYPE).as_deref(), Some("1"));
+        fixture.restore();
+        assert_eq!(fixture.sysctls().read(PM_TYPE).as_deref(), Some("0"));
     }
 
     #[test]
     fn without_a_ledger_nothing_is_changed() {
-        let machine = Machine::new(&[(ENABLED, "0"), (PATH_MANAGER, "kernel")]);
-        let mut ledger = Ledger::open(std::path::Path::new("/nonexistent")).unwrap();
-        machine.settings().lay(Mode::Userspace, false, &mut ledger).unwrap_err();
-        machine.is(&["0", "kernel"]);
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "0"), (PATH_MANAGER, "kernel")]);
+        let mut undo_log = UndoLog::open(std::path::Path::new("/nonexistent")).unwrap();
+        fixture.sysctls().apply(Mode::Userspace, false, &mut undo_log).unwrap_err();
+        fixture.assert_values(&["0", "kernel"]);
     }
 
     #[test]
     fn what_no_run_can_have_noted_is_not_written() {
-        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
-        let victim = machine.sysctl.path().join("victim");
+        let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "kernel")]);
+        let victim = fixture.proc_sys.path().join("victim");
         fs::write(&victim, "whole").unwrap();
-        let note = |name: &str, was: &str| Setting {
+        let entry_of = |name: &str, previous: &str| SysctlEntry {
             name: name.into(),
-            was: was.into(),
-            set: "userspace".into(),
-            before: None,
+            previous: previous.into(),
+            value: "userspace".into(),
+            crashed_value: None,
         };
         let absolute = victim.to_string_lossy().replace('/', ".");
-        let settings = vec![
-            note(&absolute, "forged"),
-            note("victim", "forged"),
-            note(PATH_MANAGER, "two words\n"),
-            note(BUFFER, "1 2 3"),
+        let entries = vec![
+            entry_of(&absolute, "forged"),
+            entry_of("victim", "forged"),
+            entry_of(PATH_MANAGER, "two words\n"),
+            entry_of(TCP_RMEM, "1 2 3"),
         ];
-        let mut ledger = machine.ledger();
-        ledger.write(Changes { settings, ..Changes::default() }).unwrap();
-        let (lines, troubles) = machine.settings().restore(&mut ledger);
-        assert_eq!((lines.len(), troubles.len()), (0, 4), "{troubles:?}");
+        let mut undo_log = fixture.undo_log();
+        undo_log.write(Changes { settings: entries, ..Changes::default() }).unwrap();
+        let (messages, errors) = fixture.sysctls().restore(&mut undo_log);
+        assert_eq!((messages.len(), errors.len()), (0, 4), "{errors:?}");
         assert_eq!(fs::read_to_string(victim).unwrap(), "whole");
-        machine.is(&["1", "kernel"]);
+        fixture.assert_values(&["1", "kernel"]);
     }
 }

@@ -11,7 +11,7 @@ mod fallback;
 mod manager;
 mod sockets;
 
-pub(super) use events::{Events, Heard};
-pub(super) use fallback::{Fallback, fell_back};
-pub(super) use manager::{PathManager, is_of_other_family, refusal};
-pub(super) use sockets::{Answer, Asked, Sockets};
+pub(super) use events::{EventSubscription, EventBatch};
+pub(super) use fallback::{FallbackCounters, read_fallback_counters};
+pub(super) use manager::{PathManager, is_family_mismatch, command_error};
+pub(super) use sockets::{SocketReply, SubflowQuery, SockDiag};

@@ -24,13 +24,13 @@ use marline_core::paths::{
 };
 use marline_core::units::{Instant, Power};
 use marline_net::links::{InterfaceList, LinkSelection};
-use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
+use marline_sys::namespace::{NetNs, is_privileged, mount_sysfs, unshare_mounts};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::ground::{Claim, Host, Roads, Role};
-use super::super::{Ask, Budgets, Ground, Job, Mode, PathsError, Snapshot, Untouched};
+use super::super::ground::{InstanceLock, HostConfig, RoutedLinks, Role};
+use super::super::{DriverQuery, Budgets, HostConfigurator, Job, Mode, PathsError, Snapshot, NoHostConfig};
 use super::{drive, drive_with};
 
 mod other;
@@ -40,23 +40,23 @@ mod recovery;
 mod returns;
 mod steering;
 
-const FIRST: LinkId = LinkId(0);
-const SECOND: LinkId = LinkId(1);
+const FIRST_LINK: LinkId = LinkId(0);
+const SECOND_LINK: LinkId = LinkId(1);
 
 /// Longer than anything takes; only a failure waits for it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn run(program: &str, arguments: &str) {
+fn run_command(program: &str, arguments: &str) {
     let output = Process::new(program).args(arguments.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn ip(arguments: &str) {
-    run("ip", arguments);
+    run_command("ip", arguments);
 }
 
 /// `ip` in the server's network.
-fn on(server: &Network, arguments: &str) {
+fn ip_in(server: &NetNs, arguments: &str) {
     server
         .run(|| {
             ip(arguments);
@@ -66,9 +66,9 @@ fn on(server: &Network, arguments: &str) {
 }
 
 /// The client's and the server's network, joined by two cables of 20 Mbit/s; the server has one address behind both.
-fn between_two_networks(work: impl FnOnce(&Network) + Send) {
-    let has = |program: &str| Process::new(program).arg("-V").output().is_ok();
-    if !is_privileged() || !has("ip") || !has("tc") {
+fn with_two_networks(test: impl FnOnce(&NetNs) + Send) {
+    let is_installed = |program: &str| Process::new(program).arg("-V").output().is_ok();
+    if !is_privileged() || !is_installed("ip") || !is_installed("tc") {
         eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the programs ip and tc");
         return;
     }
@@ -76,7 +76,7 @@ fn between_two_networks(work: impl FnOnce(&Network) + Send) {
         eprintln!("skipped: this kernel has no net.mptcp.path_manager (Linux 6.15, CONFIG_MPTCP)");
         return;
     }
-    let (client, server) = (Network::new().unwrap(), Network::new().unwrap());
+    let (client, server) = (NetNs::new().unwrap(), NetNs::new().unwrap());
     server
         .run(|| {
             ip("link set lo up");
@@ -91,32 +91,32 @@ fn between_two_networks(work: impl FnOnce(&Network) + Send) {
         .run(|| {
             ip("link set lo up");
             for link in 1..=2 {
-                plug(&server, link);
+                add_veth(&server, link);
                 ip(&format!("rule add from 10.{link}.0.2 table {link}"));
                 ip(&format!("-6 rule add from fd00:{link}::2 table {link}"));
             }
-            private_mounts()?;
-            mount_sys()?;
-            work(&server);
+            unshare_mounts()?;
+            mount_sysfs()?;
+            test(&server);
             Ok(())
         })
         .unwrap();
 }
 
 /// A cable from this network to the server's, with addresses and routes.
-fn plug(server: &Network, link: u8) {
-    let there = format!("/proc/{}/fd/{}", std::process::id(), server.as_fd().as_raw_fd());
-    ip(&format!("link add c{link} type veth peer name s{link} netns {there}"));
+fn add_veth(server: &NetNs, link: u8) {
+    let netns_path = format!("/proc/{}/fd/{}", std::process::id(), server.as_fd().as_raw_fd());
+    ip(&format!("link add c{link} type veth peer name s{link} netns {netns_path}"));
     ip(&format!("address add 10.{link}.0.2/24 dev c{link}"));
     ip(&format!("address add fd00:{link}::2/64 dev c{link} nodad"));
     ip(&format!("link set c{link} up"));
-    on(server, &format!("address add 10.{link}.0.1/24 dev s{link}"));
-    on(server, &format!("address add fd00:{link}::1/64 dev s{link} nodad"));
-    on(server, &format!("link set s{link} up"));
-    let slow = format!("qdisc add dev s{link} root tbf rate 20mbit burst 64k limit 100k");
+    ip_in(server, &format!("address add 10.{link}.0.1/24 dev s{link}"));
+    ip_in(server, &format!("address add fd00:{link}::1/64 dev s{link} nodad"));
+    ip_in(server, &format!("link set s{link} up"));
+    let qdisc = format!("qdisc add dev s{link} root tbf rate 20mbit burst 64k limit 100k");
     server
         .run(|| {
-            run("tc", &slow);
+            run_command("tc", &qdisc);
             Ok(())
         })
         .unwrap();
@@ -126,49 +126,49 @@ fn plug(server: &Network, link: u8) {
     ip(&format!("-6 route add default via fd00:{link}::1 dev c{link} table {link}"));
 }
 
-fn mptcp(address: SocketAddr) -> Socket {
+fn mptcp_socket(address: SocketAddr) -> Socket {
     let domain = Domain::for_address(address);
     Socket::new(domain, Type::STREAM, Some(Protocol::from(262))).unwrap()
 }
 
 /// How many bytes a server sends that ends after them.
-const ENDING: usize = 150_000;
+const FINITE_RESPONSE_LEN: usize = 150_000;
 
 /// A server in its own network that sends to each client for as long as that reads. It ends with the process.
-fn serve(network: &Network, address: &str) -> SocketAddr {
+fn start_server(netns: &NetNs, address: &str) -> SocketAddr {
     let address: SocketAddr = address.parse().unwrap();
-    let bound = network
+    let listener = netns
         .run(|| {
-            let listener = mptcp(address);
+            let listener = mptcp_socket(address);
             listener.set_reuse_address(true)?;
             listener.bind(&address.into())?;
             listener.listen(64)?;
             Ok(listener)
         })
         .unwrap();
-    let at = bound.local_addr().unwrap().as_socket().unwrap();
+    let local_addr = listener.local_addr().unwrap().as_socket().unwrap();
     thread::spawn(move || {
-        while let Ok((peer, _)) = bound.accept() {
+        while let Ok((peer, _)) = listener.accept() {
             thread::spawn(move || {
                 let mut peer: TcpStream = peer.into();
-                let mut hello = [0];
+                let mut mode = [0];
                 let zeros = [0; 16_384];
-                while peer.read(&mut hello).is_ok_and(|read| read > 0) {
-                    if hello[0] == b'u' {
-                        let mut taken = vec![0; 65_536];
-                        while peer.read(&mut taken).is_ok_and(|read| read > 0) {}
+                while peer.read(&mut mode).is_ok_and(|read| read > 0) {
+                    if mode[0] == b'u' {
+                        let mut discarded = vec![0; 65_536];
+                        while peer.read(&mut discarded).is_ok_and(|read| read > 0) {}
                     }
-                    if hello[0] == b'e' {
+                    if mode[0] == b'e' {
                         // All of it fits in the send buffer.
                         let _ = SockRef::from(&peer).set_send_buffer_size(1 << 20);
-                        let _ = peer.write_all(&vec![0; ENDING]);
+                        let _ = peer.write_all(&vec![0; FINITE_RESPONSE_LEN]);
                         let _ = peer.shutdown(std::net::Shutdown::Write);
                         continue;
                     }
-                    if hello[0] == b'd' {
+                    if mode[0] == b'd' {
                         while peer.write_all(&zeros).is_ok() {}
                     }
-                    if hello[0] == b'p' {
+                    if mode[0] == b'p' {
                         // 2 Mbit/s, of which nothing waits to be sent.
                         while peer.write_all(&zeros[..5000]).is_ok() {
                             thread::sleep(Duration::from_millis(20));
@@ -181,7 +181,7 @@ fn serve(network: &Network, address: &str) -> SocketAddr {
             });
         }
     });
-    at
+    local_addr
 }
 
 /// A connection; it is reset when it is dropped, so that nothing of it lingers on the cables.
@@ -189,14 +189,14 @@ struct Client(TcpStream);
 
 impl Client {
     fn connect(server: SocketAddr) -> Self {
-        let socket = mptcp(server);
+        let socket = mptcp_socket(server);
         socket.connect(&server.into()).unwrap();
         socket.set_linger(Some(Duration::ZERO)).unwrap();
         Self(socket.into())
     }
 
     /// One byte there and one back: the connection is fully established then.
-    fn greet(server: SocketAddr) -> Self {
+    fn connect_established(server: SocketAddr) -> Self {
         let mut client = Self::connect(server);
         client.0.write_all(b"h").unwrap();
         client.0.read_exact(&mut [0]).unwrap();
@@ -205,17 +205,17 @@ impl Client {
 
     /// Downloads until it is dropped.
     fn download(server: SocketAddr) -> (Self, Arc<AtomicU64>) {
-        Self::receive(server, b"d")
+        Self::start_download(server, b"d")
     }
 
     /// The same from a server that has little to send.
-    fn trickle(server: SocketAddr) -> (Self, Arc<AtomicU64>) {
-        Self::receive(server, b"p")
+    fn download_slowly(server: SocketAddr) -> (Self, Arc<AtomicU64>) {
+        Self::start_download(server, b"p")
     }
 
-    fn receive(server: SocketAddr, what: &[u8; 1]) -> (Self, Arc<AtomicU64>) {
-        let mut client = Self::greet(server);
-        client.0.write_all(what).unwrap();
+    fn start_download(server: SocketAddr, mode: &[u8; 1]) -> (Self, Arc<AtomicU64>) {
+        let mut client = Self::connect_established(server);
+        client.0.write_all(mode).unwrap();
         let mut reader = client.0.try_clone().unwrap();
         let read = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&read);
@@ -235,7 +235,7 @@ impl Client {
 impl Client {
     /// Uploads until it is dropped.
     fn upload(server: SocketAddr) -> Self {
-        let mut client = Self::greet(server);
+        let mut client = Self::connect_established(server);
         client.0.write_all(b"u").unwrap();
         let mut writer = client.0.try_clone().unwrap();
         thread::spawn(move || while writer.write_all(&[0; 16_384]).is_ok() {});
@@ -252,30 +252,30 @@ impl Drop for Client {
 
 /// A machine without a mind: it keeps what it hears, and says what the test gives it.
 #[derive(Clone, Default)]
-struct Script(Arc<Mutex<Lines>>);
+struct ScriptedMachine(Arc<Mutex<ScriptState>>);
 
 #[derive(Default)]
-struct Lines {
+struct ScriptState {
     now: Instant,
-    heard: Vec<Input>,
-    to_say: VecDeque<Output>,
+    inputs: Vec<Input>,
+    outputs: VecDeque<Output>,
 }
 
-impl Machine for Script {
+impl Machine for ScriptedMachine {
     type Input = Input;
     type Output = Output;
     type Reason = ();
 
     fn handle(&mut self, now: Instant, input: Input) {
-        let mut lines = self.0.lock().unwrap();
-        lines.now = now;
-        lines.heard.push(input);
+        let mut state = self.0.lock().unwrap();
+        state.now = now;
+        state.inputs.push(input);
     }
     fn tick(&mut self, now: Instant) {
         self.0.lock().unwrap().now = now;
     }
     fn poll(&mut self) -> Option<Output> {
-        self.0.lock().unwrap().to_say.pop_front()
+        self.0.lock().unwrap().outputs.pop_front()
     }
     fn deadline(&self) -> Option<(Instant, ())> {
         Some((self.0.lock().unwrap().now + Duration::from_millis(5), ()))
@@ -283,203 +283,203 @@ impl Machine for Script {
 }
 
 /// The userspace path manager, as the ground would set it.
-struct Switched(&'static str);
+struct PathManagerSysctl(&'static str);
 
-impl Ground for Switched {
-    fn lay(&mut self, _mode: Mode) -> Result<(), PathsError> {
-        self.hold();
+impl HostConfigurator for PathManagerSysctl {
+    fn apply(&mut self, _mode: Mode) -> Result<(), PathsError> {
+        self.recheck_sysctls();
         Ok(())
     }
-    fn hold(&mut self) {
+    fn recheck_sysctls(&mut self) {
         std::fs::write("/proc/sys/net/mptcp/path_manager", self.0).unwrap();
     }
-    fn follow(&mut self, _survey: &InterfaceList) {}
+    fn update_routing(&mut self, _survey: &InterfaceList) {}
     fn restore(&mut self) {}
 }
 
 /// The links of all tests, and a device that draws nothing.
-fn config() -> Config {
-    let terms =
+fn test_config() -> Config {
+    let link_config =
         |link, name: &str, kind| LinkConfig { id: link, name: name.into(), kind, metered: false, budget: None };
-    let links = vec![terms(FIRST, "c1", LinkKind::Wifi), terms(SECOND, "c2", LinkKind::Lte)];
+    let links = vec![link_config(FIRST_LINK, "c1", LinkKind::Wifi), link_config(SECOND_LINK, "c2", LinkKind::Lte)];
     Config::new(Model::new("nothing", BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap(), links)
 }
 
 /// This network as the daemon lays it.
-fn host(run_dir: &std::path::Path) -> Host {
-    let roads = Roads { links: vec!["c1".into(), "c2".into()], named: true };
-    let claim = Claim::take(run_dir, Role::Steer).unwrap();
-    Host::new(claim, run_dir, roads, Box::new(|line| eprintln!("told: {line}")))
+fn host_config(run_dir: &std::path::Path) -> HostConfig {
+    let routed_links = RoutedLinks { links: vec!["c1".into(), "c2".into()], is_explicit: true };
+    let lock = InstanceLock::acquire(run_dir, Role::Paths).unwrap();
+    HostConfig::new(lock, run_dir, routed_links, Box::new(|line| eprintln!("told: {line}")))
 }
 
 /// What ends a driver.
-type Stop = std::pin::Pin<Box<dyn Future<Output = ()>>>;
+type StopFuture = std::pin::Pin<Box<dyn Future<Output = ()>>>;
 
 /// What lays the host, given a run directory.
-type Lay = Box<dyn FnOnce(&std::path::Path) -> Box<dyn Ground> + Send>;
+type HostConfigFactory = Box<dyn FnOnce(&std::path::Path) -> Box<dyn HostConfigurator> + Send>;
 
 /// A driver that runs on a thread of its own, in the same network.
-struct Running {
-    script: Script,
+struct RunningDriver {
+    machine: ScriptedMachine,
     next: u64,
-    control: mpsc::Sender<Ask>,
+    queries: mpsc::Sender<DriverQuery>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<Result<(), PathsError>>>,
 }
 
-impl Running {
+impl RunningDriver {
     fn start(mode: Mode) -> Self {
-        Self::with(mode, super::ROOM, None)
+        Self::with_rcvbuf(mode, super::EVENT_RCVBUF, None)
     }
 
     /// With so much room for events, and with a log.
-    fn with(mode: Mode, room: usize, trace: Option<PathBuf>) -> Self {
-        let script = Script::default();
-        let machine = script.clone();
-        let running = Self::of(config(), mode, trace, move |runtime, job, stop| {
-            runtime.block_on(drive_with(machine, job, room, stop)).map(drop)
+    fn with_rcvbuf(mode: Mode, rcvbuf_size: usize, decision_log: Option<PathBuf>) -> Self {
+        let scripted = ScriptedMachine::default();
+        let machine = scripted.clone();
+        let driver = Self::spawn(test_config(), mode, decision_log, move |runtime, job, stop| {
+            runtime.block_on(drive_with(machine, job, rcvbuf_size, stop)).map(drop)
         });
-        let running = Self { script, ..running };
-        running.hears("both links up", |heard| {
-            [FIRST, SECOND].iter().all(|link| heard.contains(&Input::LinkUp { link: *link })).then_some(())
+        let driver = Self { machine: script: scripted, ..driver };
+        driver.wait_for_input("both links up", |inputs| {
+            [FIRST_LINK, SECOND_LINK].iter().all(|link| inputs.contains(&Input::LinkUp { link: *link })).then_some(())
         });
-        running
+        driver
     }
 
     /// With a real policy; nothing is said or heard.
-    fn policy(config: Config, trace: Option<PathBuf>) -> Self {
+    fn with_policy(config: Config, decision_log: Option<PathBuf>) -> Self {
         let machine = Paths::new(config.clone());
-        Self::of(config, Mode::Userspace, trace, move |runtime, job, stop| {
+        Self::spawn(config, Mode::Userspace, decision_log, move |runtime, job, stop| {
             runtime.block_on(drive(machine, job, stop)).map(drop)
         })
     }
 
     /// A driver with a real policy that lays routes as the daemon does.
-    fn laid(config: Config) -> Self {
-        Self::laid_in(Mode::Userspace, config)
+    fn with_host_config(config: Config) -> Self {
+        Self::with_host_config_in(Mode::Userspace, config)
     }
 
-    fn laid_in(mode: Mode, config: Config) -> Self {
+    fn with_host_config_in(mode: Mode, config: Config) -> Self {
         let run_dir = tempfile::tempdir().unwrap();
-        let place = run_dir.path().to_owned();
+        let run_dir_path = run_dir.path().to_owned();
         let machine = Paths::new(config.clone());
-        let ground: Lay = Box::new(|run_dir| Box::new(host(run_dir)));
-        Self::on(ground, place, config, mode, None, move |runtime, job, stop| {
+        let make_host_config: HostConfigFactory = Box::new(|run_dir| Box::new(host_config(run_dir)));
+        Self::spawn_with(make_host_config, run_dir_path, config, mode, None, move |runtime, job, stop| {
             let _run_dir = run_dir;
             runtime.block_on(drive(machine, job, stop)).map(drop)
         })
     }
 
     /// A driver with the script, in a run directory that an earlier one may have used.
-    fn after(mode: Mode, run_dir: PathBuf) -> Self {
-        let script = Script::default();
-        let machine = script.clone();
-        let running = Self::in_place(run_dir, config(), mode, None, move |runtime, job, stop| {
+    fn in_run_dir(mode: Mode, run_dir: PathBuf) -> Self {
+        let scripted = ScriptedMachine::default();
+        let machine = scripted.clone();
+        let driver = Self::spawn_in(run_dir, test_config(), mode, None, move |runtime, job, stop| {
             runtime.block_on(drive(machine, job, stop)).map(drop)
         });
-        Self { script, ..running }
+        Self { machine: script: scripted, ..driver }
     }
 
-    fn of(
+    fn spawn(
         config: Config,
         mode: Mode,
-        trace: Option<PathBuf>,
-        work: impl FnOnce(&Runtime, Job, Stop) -> Result<(), PathsError> + Send + 'static,
+        decision_log: Option<PathBuf>,
+        run_driver: impl FnOnce(&Runtime, Job, StopFuture) -> Result<(), PathsError> + Send + 'static,
     ) -> Self {
         let run_dir = tempfile::tempdir().unwrap();
-        let place = run_dir.path().to_owned();
-        Self::in_place(place, config, mode, trace, move |runtime, job, stop| {
+        let run_dir_path = run_dir.path().to_owned();
+        Self::spawn_in(run_dir_path, config, mode, decision_log, move |runtime, job, stop| {
             let _run_dir = run_dir;
-            work(runtime, job, stop)
+            run_driver(runtime, job, stop)
         })
     }
 
-    fn in_place(
+    fn spawn_in(
         run_dir: PathBuf,
         config: Config,
         mode: Mode,
-        trace: Option<PathBuf>,
-        work: impl FnOnce(&Runtime, Job, Stop) -> Result<(), PathsError> + Send + 'static,
+        decision_log: Option<PathBuf>,
+        run_driver: impl FnOnce(&Runtime, Job, StopFuture) -> Result<(), PathsError> + Send + 'static,
     ) -> Self {
-        let ground: Lay = match mode {
-            Mode::Userspace => Box::new(|_| Box::new(Switched("userspace"))),
+        let make_host_config: HostConfigFactory = match mode {
+            Mode::Userspace => Box::new(|_| Box::new(PathManagerSysctl("userspace"))),
             // What is put back at the end is the ground's to know.
-            Mode::KernelPm => Box::new(|run_dir| Box::new(host(run_dir))),
-            Mode::DryRun => Box::new(|_| Box::new(Untouched)),
+            Mode::KernelPm => Box::new(|run_dir| Box::new(host_config(run_dir))),
+            Mode::DryRun => Box::new(|_| Box::new(NoHostConfig)),
         };
-        Self::on(ground, run_dir, config, mode, trace, work)
+        Self::spawn_with(make_host_config, run_dir, config, mode, decision_log, run_driver)
     }
 
-    fn on(
-        ground: Lay,
+    fn spawn_with(
+        make_host_config: HostConfigFactory,
         run_dir: PathBuf,
         config: Config,
         mode: Mode,
-        trace: Option<PathBuf>,
-        work: impl FnOnce(&Runtime, Job, Stop) -> Result<(), PathsError> + Send + 'static,
+        decision_log: Option<PathBuf>,
+        run_driver: impl FnOnce(&Runtime, Job, StopFuture) -> Result<(), PathsError> + Send + 'static,
     ) -> Self {
-        let (control, asked) = mpsc::channel(8);
-        let (stop, stopped) = oneshot::channel();
+        let (queries, queries_rx) = mpsc::channel(8);
+        let (stop, stop_rx) = oneshot::channel();
         // A new thread begins in the namespaces of the one that starts it.
         let thread = thread::spawn(move || {
-            let ground = ground(&run_dir);
+            let host_config = make_host_config(&run_dir);
             let job = Job {
                 config,
-                choice: LinkSelection::Named(Vec::new()),
+                selection: LinkSelection::Named(Vec::new()),
                 budgets: Budgets::default(),
                 mode,
-                beside_vpn: false,
-                trace,
-                control: asked,
-                ground,
+                bypass_vpn: false,
+                decision_log: trace: decision_log,
+                queries: queries_rx,
+                host_config: ground: host_config,
             };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            work(&runtime, job, Box::pin(async { drop(stopped.await) }))
+            run_driver(&runtime, job, Box::pin(async { drop(stop_rx.await) }))
         });
-        Self { script: Script::default(), next: 0, control, stop: Some(stop), thread: Some(thread) }
+        Self { machine: ScriptedMachine::default(), next: 0, queries: control: queries, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Waits until the condition gives something of what was heard so far.
-    fn hears<T>(&self, what: &str, condition: impl Fn(&[Input]) -> Option<T>) -> T {
+    fn wait_for_input<T>(&self, what: &str, condition: impl Fn(&[Input]) -> Option<T>) -> T {
         let started = Clock::now();
         loop {
-            let lines = self.script.0.lock().unwrap();
-            if let Some(found) = condition(&lines.heard) {
+            let state = self.machine.0.lock().unwrap();
+            if let Some(found) = condition(&state.inputs) {
                 return found;
             }
-            if started.elapsed() > PATIENCE {
-                let heard = lines.heard.iter().filter(|input| !matches!(input, Input::InterfaceCounters { .. }));
-                panic!("{what}: never; heard {:?}", heard.collect::<Vec<_>>());
+            if started.elapsed() > TIMEOUT {
+                let inputs = state.inputs.iter().filter(|input| !matches!(input, Input::InterfaceCounters { .. }));
+                panic!("{what}: never; heard {:?}", inputs.collect::<Vec<_>>());
             }
-            drop(lines);
+            drop(state);
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn say(&self, output: Output) {
-        self.script.0.lock().unwrap().to_say.push_back(output);
+    fn push_output(&self, output: Output) {
+        self.machine.0.lock().unwrap().outputs.push_back(output);
     }
 
     /// Gives a command and waits for its answer.
-    fn commands(&mut self, conn: ConnId, what: Command) -> Option<CommandError> {
+    fn execute(&mut self, conn: ConnId, operation: Command) -> Option<CommandError> {
         let command = CommandId(self.next);
         self.next += 1;
-        self.say(Output::Command { id: command, conn, command: what });
-        self.hears(&format!("an answer to {what:?}"), |heard| {
-            heard.iter().find_map(|input| match input {
-                Input::CommandDone { command: of, error: refused } if *of == command => Some(*refused),
+        self.push_output(Output::Command { id: command, conn, command: operation });
+        self.wait_for_input(&format!("an answer to {operation:?}"), |inputs| {
+            inputs.iter().find_map(|input| match input {
+                Input::CommandDone { command: other, error } if *other == command => Some(*error),
                 _ => None,
             })
         })
     }
 
     /// Looks once, and waits for counters of each of these subflows that are newer than the look.
-    fn looks(&self, conn: ConnId, subflows: &[SubflowId]) -> BTreeMap<SubflowId, Counters> {
-        let before = self.script.0.lock().unwrap().heard.len();
-        self.say(Output::Poll { conn });
-        self.hears("counters", |heard| {
+    fn poll_counters(&self, conn: ConnId, subflows: &[SubflowId]) -> BTreeMap<SubflowId, Counters> {
+        let first_new = self.machine.0.lock().unwrap().inputs.len();
+        self.push_output(Output::Poll { conn });
+        self.wait_for_input("counters", |inputs| {
             let mut found = BTreeMap::new();
-            for input in &heard[before..] {
+            for input in &inputs[first_new..] {
                 if let Input::Counters { subflow, counters, .. } = input {
                     found.insert(*subflow, *counters);
                 }
@@ -489,7 +489,7 @@ impl Running {
     }
 
     /// Looks until the condition holds.
-    fn sees(
+    fn wait_for_counters(
         &self,
         what: &str,
         conn: ConnId,
@@ -498,55 +498,55 @@ impl Running {
     ) -> Counters {
         let started = Clock::now();
         loop {
-            let seen = self.looks(conn, &[subflow])[&subflow];
-            if condition(&seen) {
-                return seen;
+            let counters = self.poll_counters(conn, &[subflow])[&subflow];
+            if condition(&counters) {
+                return counters;
             }
-            assert!(started.elapsed() < PATIENCE, "{what}: never; last seen {seen:?}");
+            assert!(started.elapsed() < TIMEOUT, "{what}: never; last seen {counters:?}");
             thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Looks until this subflow has received so many bytes; `false` if it ends before.
-    fn brings(&self, conn: ConnId, subflow: SubflowId, bytes: u64) -> bool {
+    fn has_received(&self, conn: ConnId, subflow: SubflowId, bytes: u64) -> bool {
         let started = Clock::now();
         loop {
-            self.say(Output::Poll { conn });
-            let ends = |input: &Input| match input {
-                Input::Counters { subflow: of, counters, .. } if *of == subflow => {
+            self.push_output(Output::Poll { conn });
+            let outcome_of = |input: &Input| match input {
+                Input::Counters { subflow: other, counters, .. } if *other == subflow => {
                     (counters.received.bytes() > bytes).then_some(true)
                 }
-                Input::SubflowDown { subflow: of, .. } if *of == subflow => Some(false),
+                Input::SubflowDown { subflow: other, .. } if *other == subflow => Some(false),
                 _ => None,
             };
-            let end = self.script.0.lock().unwrap().heard.iter().rev().find_map(ends);
-            if let Some(end) = end {
-                return end;
+            let outcome = self.machine.0.lock().unwrap().inputs.iter().rev().find_map(outcome_of);
+            if let Some(outcome) = outcome {
+                return outcome;
             }
-            assert!(started.elapsed() < PATIENCE, "{subflow:?} brings too little");
+            assert!(started.elapsed() < TIMEOUT, "{subflow:?} brings too little");
             thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// The next connection after `known` ones, with its first subflow.
-    fn opened(&self, known: usize) -> (ConnId, EstablishedSubflow) {
-        self.hears("a connection", |heard| {
-            let mut conns = heard.iter().filter_map(|input| match input {
+    fn wait_for_connection(&self, index: usize) -> (ConnId, EstablishedSubflow) {
+        self.wait_for_input("a connection", |inputs| {
+            let mut conns = inputs.iter().filter_map(|input| match input {
                 Input::Opened { conn, .. } => Some(*conn),
                 _ => None,
             });
-            let conn = conns.nth(known)?;
-            heard.iter().find_map(|input| match input {
-                Input::SubflowUp { conn: of, subflow } if *of == conn && subflow.initial => Some((conn, *subflow)),
+            let conn = conns.nth(index)?;
+            inputs.iter().find_map(|input| match input {
+                Input::SubflowUp { conn: other, subflow } if *other == conn && subflow.initial => Some((conn, *subflow)),
                 _ => None,
             })
         })
     }
 
     /// The newest subflow over a link.
-    fn up(&self, conn: ConnId, link: LinkId, known: &[SubflowId]) -> EstablishedSubflow {
-        self.hears("a subflow", |heard| {
-            heard.iter().find_map(|input| match input {
+    fn wait_for_subflow(&self, conn: ConnId, link: LinkId, known: &[SubflowId]) -> EstablishedSubflow {
+        self.wait_for_input("a subflow", |inputs| {
+            inputs.iter().find_map(|input| match input {
                 Input::SubflowUp { conn: of, subflow }
                     if *of == conn && subflow.link == Some(link) && !known.contains(&subflow.id) =>
                 {
@@ -557,19 +557,19 @@ impl Running {
         })
     }
 
-    fn down(&self, subflow: SubflowId) -> CloseReason {
-        self.hears("the end of a subflow", |heard| {
-            heard.iter().find_map(|input| match input {
-                Input::SubflowDown { subflow: of, reason: why, .. } if *of == subflow => Some(*why),
+    fn wait_for_subflow_end(&self, subflow: SubflowId) -> CloseReason {
+        self.wait_for_input("the end of a subflow", |inputs| {
+            inputs.iter().find_map(|input| match input {
+                Input::SubflowDown { subflow: other, reason, .. } if *other == subflow => Some(*reason),
                 _ => None,
             })
         })
     }
 
     fn snapshot(&self) -> Snapshot {
-        let (to, answer) = oneshot::channel();
-        self.control.blocking_send(Ask::Snapshot(to)).unwrap();
-        answer.blocking_recv().unwrap()
+        let (reply_tx, reply_rx) = oneshot::channel();
+        self.queries.blocking_send(DriverQuery::Snapshot(reply_tx)).unwrap();
+        reply_rx.blocking_recv().unwrap()
     }
 
     fn stop(mut self) {
@@ -579,26 +579,26 @@ impl Running {
 }
 
 /// The application goes on. What came over one path may wait for what comes over another.
-fn grows(read: &AtomicU64, before: u64) {
+fn wait_for_progress(read: &AtomicU64, before: u64) {
     let started = Clock::now();
     while read.load(Ordering::Relaxed) <= before {
-        assert!(started.elapsed() < PATIENCE, "the application gets nothing any more");
+        assert!(started.elapsed() < TIMEOUT, "the application gets nothing any more");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Bytes stand still over a time in which those of the other subflow grow by much.
-fn stands_still(driver: &Running, conn: ConnId, still: SubflowId, moving: SubflowId) {
+fn wait_until_idle(driver: &RunningDriver, conn: ConnId, idle_subflow: SubflowId, active_subflow: SubflowId) {
     let started = Clock::now();
     loop {
-        let before = driver.looks(conn, &[still, moving]);
-        let goal = before[&moving].received.bytes() + 500_000;
-        let after = driver.sees("the other subflow carries on", conn, moving, |seen| seen.received.bytes() > goal);
+        let before = driver.poll_counters(conn, &[idle_subflow, active_subflow]);
+        let goal = before[&active_subflow].received.bytes() + 500_000;
+        let after = driver.wait_for_counters("the other subflow carries on", conn, active_subflow, |counters| counters.received.bytes() > goal);
         assert!(after.received.bytes() > goal);
-        let again = driver.looks(conn, &[still]);
-        if again[&still].received == before[&still].received {
+        let later = driver.poll_counters(conn, &[idle_subflow]);
+        if later[&idle_subflow].received == before[&idle_subflow].received {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "a suspended subflow still receives: {again:?}");
+        assert!(started.elapsed() < TIMEOUT, "a suspended subflow still receives: {later:?}");
     }
 }

@@ -6,143 +6,143 @@ use std::net::TcpListener;
 use marline_core::decision_log::Record;
 use marline_core::wire::netlink::mptcp::Endpoint;
 
-use super::super::super::{Managed, PathsRecord};
+use super::super::super::{Management, PathsRecord};
 use super::*;
 
 /// The addresses of the kernel's endpoints.
-fn endpoints() -> Vec<String> {
-    let list = Process::new("ip").args(["mptcp", "endpoint", "show"]).output().unwrap();
-    let text = String::from_utf8_lossy(&list.stdout).into_owned();
+fn pm_endpoints() -> Vec<String> {
+    let output = Process::new("ip").args(["mptcp", "endpoint", "show"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
 }
 
 #[test]
 fn endpoints_steer_all_connections_at_once_and_are_removed_at_the_end() {
-    between_two_networks(|server| {
-        let address = serve(server, "10.9.0.1:5001");
-        let mut driver = Running::start(Mode::KernelPm);
+    with_two_networks(|server| {
+        let address = start_server(server, "10.9.0.1:5001");
+        let mut driver = RunningDriver::start(Mode::KernelPm);
         let (_one, _) = Client::download(address);
-        let (host, first) = driver.opened(0);
-        assert_eq!(host, ConnId(0));
+        let (aggregate, first) = driver.wait_for_connection(0);
+        assert_eq!(aggregate, ConnId(0));
         let (_two, _) = Client::download(address);
-        assert_eq!(driver.commands(host, Command::Join { link: SECOND, backup: false }), None);
-        let second = driver.up(host, SECOND, &[]);
-        driver.sees("bytes over both", host, second.id, |seen| seen.received.bytes() > 200_000);
+        assert_eq!(driver.execute(aggregate, Command::Join { link: SECOND_LINK, backup: false }), None);
+        let second = driver.wait_for_subflow(aggregate, SECOND_LINK, &[]);
+        driver.wait_for_counters("bytes over both", aggregate, second.id, |counters| counters.received.bytes() > 200_000);
         let snapshot = driver.snapshot();
         let subflows: usize = snapshot.connections.iter().map(|conn| conn.subflows.len()).sum();
         assert_eq!((snapshot.connections.len(), subflows), (2, 4), "{snapshot:?}");
-        assert!(snapshot.connections.iter().all(|conn| conn.managed == Managed::Together));
+        assert!(snapshot.connections.iter().all(|conn| conn.management == Management::KernelPm));
 
-        assert_eq!(driver.commands(host, Command::SetBackup { subflow: second.id, backup: true }), None);
-        stands_still(&driver, host, second.id, first.id);
-        assert_eq!(driver.commands(host, Command::SetBackup { subflow: second.id, backup: false }), None);
-        assert_eq!(driver.commands(host, Command::SetBackup { subflow: first.id, backup: true }), None);
-        stands_still(&driver, host, first.id, second.id);
-        assert_eq!(driver.commands(host, Command::SetBackup { subflow: first.id, backup: false }), None);
-        assert_eq!(driver.commands(host, Command::Destroy { subflow: second.id }), None);
-        driver.down(second.id);
-        assert!(!endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", endpoints());
+        assert_eq!(driver.execute(aggregate, Command::SetBackup { subflow: second.id, backup: true }), None);
+        wait_until_idle(&driver, aggregate, second.id, first.id);
+        assert_eq!(driver.execute(aggregate, Command::SetBackup { subflow: second.id, backup: false }), None);
+        assert_eq!(driver.execute(aggregate, Command::SetBackup { subflow: first.id, backup: true }), None);
+        wait_until_idle(&driver, aggregate, first.id, second.id);
+        assert_eq!(driver.execute(aggregate, Command::SetBackup { subflow: first.id, backup: false }), None);
+        assert_eq!(driver.execute(aggregate, Command::Destroy { subflow: second.id }), None);
+        driver.wait_for_subflow_end(second.id);
+        assert!(!pm_endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", pm_endpoints());
         driver.stop();
-        assert_eq!(endpoints(), [""; 0]);
+        assert_eq!(pm_endpoints(), [""; 0]);
     });
 }
 
 #[test]
 fn endpoints_of_a_run_that_crashed_go_on_while_a_connection_uses_them() {
-    between_two_networks(|server| {
-        let address = serve(server, "10.9.0.1:5001");
+    with_two_networks(|server| {
+        let address = start_server(server, "10.9.0.1:5001");
         let run_dir = tempfile::tempdir().unwrap();
         // A run that had joined the second link, and was killed.
-        let mut crashed = host(run_dir.path());
-        crashed.lay(Mode::KernelPm).unwrap();
+        let mut crashed = host_config(run_dir.path());
+        crashed.apply(Mode::KernelPm).unwrap();
         let second = Endpoint::for_subflows("10.2.0.2".parse().unwrap(), 0, false);
-        crashed.note_endpoints(&[second], &[]).unwrap();
+        crashed.record_endpoints(&[second], &[]).unwrap();
         crashed.kill();
-        let is_there = || endpoints().contains(&"10.2.0.2".to_owned());
+        let has_endpoint = || pm_endpoints().contains(&"10.2.0.2".to_owned());
         ip("mptcp endpoint add 10.2.0.2 dev c2 subflow");
         let (client, _) = Client::download(address);
-        let mut driver = Running::after(Mode::KernelPm, run_dir.path().to_owned());
-        let (conn, _) = driver.opened(0);
-        let second = driver.up(conn, SECOND, &[]);
-        assert!(is_there(), "{:?}", endpoints());
-        assert_eq!(driver.commands(conn, Command::SetBackup { subflow: second.id, backup: true }), None);
+        let mut driver = RunningDriver::in_run_dir(Mode::KernelPm, run_dir.path().to_owned());
+        let (conn, _) = driver.wait_for_connection(0);
+        let second = driver.wait_for_subflow(conn, SECOND_LINK, &[]);
+        assert!(has_endpoint(), "{:?}", pm_endpoints());
+        assert_eq!(driver.execute(conn, Command::SetBackup { subflow: second.id, backup: true }), None);
         drop(client);
-        driver.hears("the end", |heard| heard.contains(&Input::Closed { conn }).then_some(()));
-        assert!(!is_there(), "without a connection there is the first link's alone: {:?}", endpoints());
+        driver.wait_for_input("the end", |inputs| inputs.contains(&Input::Closed { conn }).then_some(()));
+        assert!(!has_endpoint(), "without a connection there is the first link's alone: {:?}", pm_endpoints());
         // Whatever is on an address of ours at the end goes.
         ip("mptcp endpoint add 10.2.0.2 dev c2 subflow");
         driver.stop();
-        assert_eq!(endpoints(), [""; 0]);
+        assert_eq!(pm_endpoints(), [""; 0]);
         assert_eq!(std::fs::read_dir(run_dir.path()).unwrap().count(), 0, "the ledger is gone");
     });
 }
 
 /// What has come over the second link.
-fn over_second(driver: &Running) -> u64 {
+fn second_link_bytes(driver: &RunningDriver) -> u64 {
     let snapshot = driver.snapshot();
-    let all = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
-    all.filter(|sub| sub.link == Some(SECOND)).map(|sub| sub.counters.received.bytes()).sum()
+    let subflows = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
+    subflows.filter(|sub| sub.link == Some(SECOND_LINK)).map(|sub| sub.counters.received.bytes()).sum()
 }
 
 /// Waits until the one real subflow from this address is a backup, or none any more.
-fn is_backup(driver: &Running, conn: ConnId, address: &str, wanted: bool) {
+fn wait_for_backup(driver: &RunningDriver, conn: ConnId, address: &str, is_backup: bool) {
     let started = Clock::now();
     loop {
-        driver.say(Output::Poll { conn });
+        driver.push_output(Output::Poll { conn });
         let snapshot = driver.snapshot();
-        let all = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
-        let there: Vec<bool> =
-            all.filter(|sub| sub.local.ip().to_string() == address).map(|sub| sub.counters.backup).collect();
-        if there == [wanted] {
+        let subflows = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
+        let backups: Vec<bool> =
+            subflows.filter(|sub| sub.local.ip().to_string() == address).map(|sub| sub.counters.backup).collect();
+        if backups == [is_backup] {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "{address}: {there:?}");
+        assert!(started.elapsed() < TIMEOUT, "{address}: {backups:?}");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
 fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
-    between_two_networks(|server| {
-        let address = serve(server, "10.9.0.1:5001");
+    with_two_networks(|server| {
+        let address = start_server(server, "10.9.0.1:5001");
         // Somebody else's, with which the kernel joins at once.
         ip("mptcp endpoint add 10.2.0.2 dev c2 subflow id 7");
         ip("mptcp limits set subflow 2");
-        let mut driver = Running::start(Mode::KernelPm);
+        let mut driver = RunningDriver::start(Mode::KernelPm);
         let started = Clock::now();
-        while !endpoints().contains(&"10.1.0.2".to_owned()) {
+        while !pm_endpoints().contains(&"10.1.0.2".to_owned()) {
             // One that comes while a connection runs would make a second subflow over its link.
-            assert!(started.elapsed() < PATIENCE, "{:?}", endpoints());
+            assert!(started.elapsed() < TIMEOUT, "{:?}", pm_endpoints());
             thread::sleep(Duration::from_millis(5));
         }
         let (_client, _) = Client::download(address);
-        let (host, first) = driver.opened(0);
-        let second = driver.up(host, SECOND, &[]);
-        driver.sees("bytes", host, second.id, |seen| seen.received.bytes() > 100_000);
-        assert_eq!(driver.commands(host, Command::Destroy { subflow: second.id }), None);
-        assert_eq!(driver.down(second.id), CloseReason::Closed);
-        is_backup(&driver, host, "10.2.0.2", true);
-        assert!(endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", endpoints());
+        let (aggregate, first) = driver.wait_for_connection(0);
+        let second = driver.wait_for_subflow(aggregate, SECOND_LINK, &[]);
+        driver.wait_for_counters("bytes", aggregate, second.id, |counters| counters.received.bytes() > 100_000);
+        assert_eq!(driver.execute(aggregate, Command::Destroy { subflow: second.id }), None);
+        assert_eq!(driver.wait_for_subflow_end(second.id), CloseReason::Closed);
+        wait_for_backup(&driver, aggregate, "10.2.0.2", true);
+        assert!(pm_endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", pm_endpoints());
         // A join takes up the same subflow, under another number.
-        let before = over_second(&driver);
+        let before = second_link_bytes(&driver);
         assert!(before > 0);
-        assert_eq!(driver.commands(host, Command::Join { link: SECOND, backup: false }), None);
-        let again = driver.up(host, SECOND, &[second.id]);
-        is_backup(&driver, host, "10.2.0.2", false);
-        let seen = driver.looks(host, &[again.id])[&again.id].received.bytes();
-        assert!(seen + before <= over_second(&driver), "it begins at zero: {seen} {before}");
+        assert_eq!(driver.execute(aggregate, Command::Join { link: SECOND_LINK, backup: false }), None);
+        let rejoined = driver.wait_for_subflow(aggregate, SECOND_LINK, &[second.id]);
+        wait_for_backup(&driver, aggregate, "10.2.0.2", false);
+        let received = driver.poll_counters(aggregate, &[rejoined.id])[&rejoined.id].received.bytes();
+        assert!(received + before <= second_link_bytes(&driver), "it begins at zero: {received} {before}");
         // A second one over the same link there is not; whoever asks for it must not suspend the first.
-        let proof = driver.commands(host, Command::Join { link: SECOND, backup: true });
-        assert_eq!(proof, Some(CommandError::NotYet));
-        assert_eq!(driver.commands(host, Command::Destroy { subflow: first.id }), None);
-        assert_eq!(driver.down(first.id), CloseReason::Closed);
-        let (to, answer) = oneshot::channel();
-        let conn = driver.snapshot().connections[0].conn;
-        driver.control.blocking_send(Ask::Explain(conn, to)).unwrap();
-        let (connection, decisions) = answer.blocking_recv().unwrap().unwrap();
-        let said: Vec<&str> = decisions.iter().map(|decision| decision.what.as_str()).collect();
+        let second_join = driver.execute(aggregate, Command::Join { link: SECOND_LINK, backup: true });
+        assert_eq!(second_join, Some(CommandError::NotYet));
+        assert_eq!(driver.execute(aggregate, Command::Destroy { subflow: first.id }), None);
+        assert_eq!(driver.wait_for_subflow_end(first.id), CloseReason::Closed);
+        let (reply_tx, reply_rx) = oneshot::channel();
+        let conn = driver.snapshot().connections[0].id;
+        driver.queries.blocking_send(DriverQuery::Explain(conn, reply_tx)).unwrap();
+        let (connection, decisions) = reply_rx.blocking_recv().unwrap().unwrap();
+        let texts: Vec<&str> = decisions.iter().map(|decision| decision.text.as_str()).collect();
         assert_eq!(
-            said,
+            texts,
             [
                 "end the subflow over c2: its endpoint stays, so it is suspended",
                 "join over c2",
@@ -150,82 +150,82 @@ fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
             ]
         );
         assert_eq!(connection.reason, "", "a command is no reason");
-        is_backup(&driver, host, "10.1.0.2", true);
-        assert!(again.id != second.id);
+        wait_for_backup(&driver, aggregate, "10.1.0.2", true);
+        assert!(rejoined.id != second.id);
         assert_eq!(driver.snapshot().totals.refused, 0);
         driver.stop();
-        assert_eq!(endpoints(), ["10.2.0.2"]);
+        assert_eq!(pm_endpoints(), ["10.2.0.2"]);
     });
 }
 
 #[test]
 fn an_address_of_the_other_family_gets_its_endpoint_and_loses_it_with_the_address() {
-    between_two_networks(|server| {
-        let address = serve(server, "[fd00:9::1]:5001");
+    with_two_networks(|server| {
+        let address = start_server(server, "[fd00:9::1]:5001");
         ip("address del fd00:2::2/64 dev c2");
-        let mut driver = Running::start(Mode::KernelPm);
+        let mut driver = RunningDriver::start(Mode::KernelPm);
         let (_client, _) = Client::download(address);
-        let (host, _) = driver.opened(0);
-        assert_eq!(driver.commands(host, Command::Join { link: SECOND, backup: true }), None);
-        let has = |address: &str| endpoints().iter().any(|endpoint| endpoint == address);
-        assert!(has("10.2.0.2") && !has("fd00:2::2"), "{:?}", endpoints());
-        let turns_to = |wanted: bool| {
+        let (aggregate, _) = driver.wait_for_connection(0);
+        assert_eq!(driver.execute(aggregate, Command::Join { link: SECOND_LINK, backup: true }), None);
+        let has = |address: &str| pm_endpoints().iter().any(|endpoint| endpoint == address);
+        assert!(has("10.2.0.2") && !has("fd00:2::2"), "{:?}", pm_endpoints());
+        let wait_for_endpoint = |is_present: bool| {
             let started = Clock::now();
-            while has("fd00:2::2") != wanted {
-                assert!(started.elapsed() < PATIENCE, "{:?}", endpoints());
+            while has("fd00:2::2") != is_present {
+                assert!(started.elapsed() < TIMEOUT, "{:?}", pm_endpoints());
                 thread::sleep(Duration::from_millis(20));
             }
         };
         ip("address add fd00:2::2/64 dev c2 nodad");
-        turns_to(true);
+        wait_for_endpoint(true);
         // What was said of the link counts for this address, too.
-        let second = driver.up(host, SECOND, &[]);
+        let second = driver.wait_for_subflow(aggregate, SECOND_LINK, &[]);
         assert!(second.backup, "{second:?}");
         ip("address del fd00:2::2/64 dev c2");
-        turns_to(false);
-        assert!(has("10.2.0.2"), "{:?}", endpoints());
+        wait_for_endpoint(false);
+        assert!(has("10.2.0.2"), "{:?}", pm_endpoints());
         driver.stop();
-        assert_eq!(endpoints(), [""; 0]);
+        assert_eq!(pm_endpoints(), [""; 0]);
     });
 }
 
 #[test]
 fn a_dry_run_sees_all_and_does_nothing() {
-    between_two_networks(|server| {
-        let address = serve(server, "10.9.0.1:5001");
-        let mut driver = Running::start(Mode::DryRun);
+    with_two_networks(|server| {
+        let address = start_server(server, "10.9.0.1:5001");
+        let mut driver = RunningDriver::start(Mode::DryRun);
         let (_client, _) = Client::download(address);
-        let (conn, first) = driver.opened(0);
-        driver.sees("bytes", conn, first.id, |seen| seen.received.bytes() > 100_000);
-        let refused = driver.commands(conn, Command::Join { link: SECOND, backup: false });
+        let (conn, first) = driver.wait_for_connection(0);
+        driver.wait_for_counters("bytes", conn, first.id, |counters| counters.received.bytes() > 100_000);
+        let refused = driver.execute(conn, Command::Join { link: SECOND_LINK, backup: false });
         assert_eq!(refused, Some(CommandError::NotPermitted));
-        let (to, answer) = oneshot::channel();
-        driver.control.blocking_send(Ask::Explain(conn, to)).unwrap();
-        let (connection, decisions) = answer.blocking_recv().unwrap().unwrap();
-        assert_eq!((connection.managed, connection.subflows.len()), (Managed::No, 1));
-        assert_eq!(decisions.iter().map(|d| d.what.as_str()).collect::<Vec<_>>(), ["would join over c2"]);
+        let (reply_tx, reply_rx) = oneshot::channel();
+        driver.queries.blocking_send(DriverQuery::Explain(conn, reply_tx)).unwrap();
+        let (connection, decisions) = reply_rx.blocking_recv().unwrap().unwrap();
+        assert_eq!((connection.management, connection.subflows.len()), (Management::DryRun, 1));
+        assert_eq!(decisions.iter().map(|d| d.text.as_str()).collect::<Vec<_>>(), ["would join over c2"]);
         driver.stop();
     });
 }
 
 #[test]
 fn a_connection_to_a_server_without_mptcp_is_counted_and_not_told_of() {
-    between_two_networks(|server| {
+    with_two_networks(|server| {
         let listener = server.run(|| TcpListener::bind("10.9.0.1:5001")).unwrap();
         let address = listener.local_addr().unwrap();
-        let driver = Running::start(Mode::Userspace);
+        let driver = RunningDriver::start(Mode::Userspace);
         let _client = Client::connect(address);
         let started = Clock::now();
         loop {
             let totals = driver.snapshot().totals;
-            if (totals.fell_back, totals.plain_now) == (1, 1) {
+            if (totals.fallen_back, totals.plain_now) == (1, 1) {
                 break;
             }
-            assert!(started.elapsed() < PATIENCE, "{totals:?}");
+            assert!(started.elapsed() < TIMEOUT, "{totals:?}");
             thread::sleep(Duration::from_millis(50));
         }
-        let opened = driver.hears("what was opened", |heard| {
-            Some(heard.iter().filter(|input| matches!(input, Input::Opened { .. })).count())
+        let opened = driver.wait_for_input("what was opened", |inputs| {
+            Some(inputs.iter().filter(|input| matches!(input, Input::Opened { .. })).count())
         });
         assert_eq!(opened, 0);
         driver.stop();
@@ -234,50 +234,50 @@ fn a_connection_to_a_server_without_mptcp_is_counted_and_not_told_of() {
 
 #[test]
 fn a_connection_that_becomes_plain_tcp_in_mid_flight_is_over_for_the_policy_and_goes_on() {
-    between_two_networks(|server| {
-        let address = serve(server, "10.9.0.1:5001");
-        let driver = Running::start(Mode::Userspace);
-        let mut client = Client::greet(address);
-        client.0.set_read_timeout(Some(PATIENCE)).unwrap();
-        let (conn, _) = driver.opened(0);
+    with_two_networks(|server| {
+        let address = start_server(server, "10.9.0.1:5001");
+        let driver = RunningDriver::start(Mode::Userspace);
+        let mut client = Client::connect_established(address);
+        client.0.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let (conn, _) = driver.wait_for_connection(0);
         // From now on somebody on the way takes MPTCP's option out of what the server sends.
-        let strip = |words: &str| {
-            let done = server.run(|| Process::new("nft").args(words.split_whitespace()).output());
-            done.is_ok_and(|output| output.status.success())
+        let nft = |arguments: &str| {
+            let result = server.run(|| Process::new("nft").args(arguments.split_whitespace()).output());
+            result.is_ok_and(|output| output.status.success())
         };
         let rules = [
             "add table inet way",
             "add chain inet way out { type filter hook output priority 0 ; }",
             "add rule inet way out tcp sport 5001 reset tcp option mptcp",
         ];
-        if !rules.iter().all(|rule| strip(rule)) {
+        if !rules.iter().all(|rule| nft(rule)) {
             eprintln!("skipped: needs the program nft, and a kernel that takes TCP's options out (Linux 5.18)");
             return;
         }
-        let mut asks = || {
+        let mut exchange = || {
             client.0.write_all(b"h").unwrap();
             client.0.read_exact(&mut [0]).unwrap();
         };
-        asks();
-        driver.hears("the end", |heard| heard.contains(&Input::Closed { conn }).then_some(()));
-        asks();
+        exchange();
+        driver.wait_for_input("the end", |inputs| inputs.contains(&Input::Closed { conn }).then_some(()));
+        exchange();
         let snapshot = driver.snapshot();
-        assert_eq!((snapshot.connections.len(), snapshot.totals.fell_back), (0, 1));
+        assert_eq!((snapshot.connections.len(), snapshot.totals.fallen_back), (0, 1));
         driver.stop();
     });
 }
 
 #[test]
 fn a_modem_that_is_plugged_in_again_is_counted_anew() {
-    between_two_networks(|server| {
-        let address = serve(server, "10.9.0.1:5001");
-        let mut driver = Running::start(Mode::Userspace);
-        let number = || std::fs::read_to_string("/sys/class/net/c2/ifindex").unwrap();
-        let download = |driver: &mut Running, known: usize| {
+    with_two_networks(|server| {
+        let address = start_server(server, "10.9.0.1:5001");
+        let mut driver = RunningDriver::start(Mode::Userspace);
+        let read_ifindex = || std::fs::read_to_string("/sys/class/net/c2/ifindex").unwrap();
+        let download = |driver: &mut RunningDriver, known: usize| {
             let (client, _) = Client::download(address);
-            let (conn, _) = driver.opened(known);
+            let (conn, _) = driver.wait_for_connection(known);
             // Its default route comes a moment after its address.
-            let mut join = || driver.commands(conn, Command::Join { link: SECOND, backup: false });
+            let mut join = || driver.execute(conn, Command::Join { link: SECOND_LINK, backup: false });
             let mut refused = join();
             for _ in 0..100 {
                 if refused != Some(CommandError::NoAddress) {
@@ -287,54 +287,54 @@ fn a_modem_that_is_plugged_in_again_is_counted_anew() {
                 refused = join();
             }
             assert_eq!(refused, None);
-            let second = driver.up(conn, SECOND, &[]);
-            driver.sees("bytes over it", conn, second.id, |seen| seen.received.bytes() > 2_000_000);
+            let second = driver.wait_for_subflow(conn, SECOND_LINK, &[]);
+            driver.wait_for_counters("bytes over it", conn, second.id, |counters| counters.received.bytes() > 2_000_000);
             client
         };
         let client = download(&mut driver, 0);
-        let before = number();
+        let before = read_ifindex();
         ip("link del c2");
         driver
-            .hears("the end of the link", |heard| heard.contains(&Input::LinkDown { link: SECOND }).then_some(()));
+            .wait_for_input("the end of the link", |inputs| inputs.contains(&Input::LinkDown { link: SECOND_LINK }).then_some(()));
         drop(client);
-        plug(server, 2);
-        assert_ne!(number(), before);
-        driver.hears("the link again", |heard| {
-            let ups = heard.iter().filter(|input| **input == Input::LinkUp { link: SECOND });
+        add_veth(server, 2);
+        assert_ne!(read_ifindex(), before);
+        driver.wait_for_input("the link again", |inputs| {
+            let ups = inputs.iter().filter(|input| **input == Input::LinkUp { link: SECOND_LINK });
             (ups.count() >= 2).then_some(())
         });
         let _client = download(&mut driver, 1);
         // What passed the first interface is in the sums; what they grow by afterwards passed the second.
-        let counted = |heard: &[Input]| {
-            let up = heard.iter().rposition(|input| *input == Input::LinkUp { link: SECOND }).unwrap();
-            let counts = |heard: &[Input]| -> Vec<u64> {
-                let counts = heard.iter().filter_map(|input| match input {
-                    Input::InterfaceCounters { link: SECOND, received, .. } => Some(received.bytes()),
+        let counters_around_up = |inputs: &[Input]| {
+            let up = inputs.iter().rposition(|input| *input == Input::LinkUp { link: SECOND_LINK }).unwrap();
+            let received_counters = |inputs: &[Input]| -> Vec<u64> {
+                let received_counters = inputs.iter().filter_map(|input| match input {
+                    Input::InterfaceCounters { link: SECOND_LINK, received, .. } => Some(received.bytes()),
                     _ => None,
                 });
-                counts.collect()
+                received_counters.collect()
             };
-            (counts(&heard[..up]).last().copied().unwrap_or(0), counts(&heard[up..]))
+            (received_counters(&inputs[..up]).last().copied().unwrap_or(0), received_counters(&inputs[up..]))
         };
-        let grown = driver.hears("what passed it", |heard| {
-            let (before, since) = counted(heard);
-            let grown = since.last()?.checked_sub(before).expect("sums never fall");
-            (grown > 500_000).then_some(grown)
+        let increase = driver.wait_for_input("what passed it", |inputs| {
+            let (before, since) = counters_around_up(inputs);
+            let increase = since.last()?.checked_sub(before).expect("sums never fall");
+            (increase > 500_000).then_some(increase)
         });
-        let passed = std::fs::read_to_string("/sys/class/net/c2/statistics/rx_bytes").unwrap();
-        assert!(grown <= passed.trim().parse().unwrap(), "{grown} of {passed}");
-        driver.hears("order", |heard| counted(heard).1.is_sorted().then_some(()));
+        let rx_bytes = std::fs::read_to_string("/sys/class/net/c2/statistics/rx_bytes").unwrap();
+        assert!(increase <= rx_bytes.trim().parse().unwrap(), "{increase} of {rx_bytes}");
+        driver.wait_for_input("order", |inputs| counters_around_up(inputs).1.is_sorted().then_some(()));
         driver.stop();
     });
 }
 
 #[test]
 fn what_goes_over_no_link_and_what_this_host_serves_is_left_alone() {
-    between_two_networks(|server| {
-        let driver = Running::start(Mode::Userspace);
+    with_two_networks(|server| {
+        let driver = RunningDriver::start(Mode::Userspace);
         // Over the loopback, which is none of the links: both sides are this host.
         let address: SocketAddr = "127.0.0.1:5009".parse().unwrap();
-        let listener = mptcp(address);
+        let listener = mptcp_socket(address);
         listener.bind(&address.into()).unwrap();
         listener.listen(4).unwrap();
         let echo = thread::spawn(move || {
@@ -343,29 +343,29 @@ fn what_goes_over_no_link_and_what_this_host_serves_is_left_alone() {
             peer.read_exact(&mut [0]).unwrap();
             peer.write_all(b"k").unwrap();
         });
-        let _inside = Client::greet(address);
+        let _inside = Client::connect_established(address);
         echo.join().unwrap();
         // One that is ours shows that the events of the others have passed.
-        let there = serve(server, "10.9.0.1:5001");
-        let _ours = Client::greet(there);
-        let (conn, _) = driver.opened(0);
+        let server_address = start_server(server, "10.9.0.1:5001");
+        let _ours = Client::connect_established(server_address);
+        let (conn, _) = driver.wait_for_connection(0);
         let connections = driver.snapshot().connections;
-        assert_eq!(connections.iter().map(|c| c.conn).collect::<Vec<_>>(), [conn]);
+        assert_eq!(connections.iter().map(|c| c.id).collect::<Vec<_>>(), [conn]);
         driver.stop();
     });
 }
 
 #[test]
 fn the_log_holds_the_configuration_every_input_and_every_output() {
-    between_two_networks(|server| {
-        let address = serve(server, "10.9.0.1:5001");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("paths.log");
-        let mut driver = Running::with(Mode::Userspace, super::super::ROOM, Some(path.clone()));
-        let _client = Client::greet(address);
-        let (conn, _) = driver.opened(0);
-        driver.commands(conn, Command::Join { link: SECOND, backup: true });
-        let heard = driver.script.clone();
+    with_two_networks(|server| {
+        let address = start_server(server, "10.9.0.1:5001");
+        let temp_dir = tempfile::tempdir().unwrap();
+        let path = temp_dir.path().join("paths.log");
+        let mut driver = RunningDriver::with_rcvbuf(Mode::Userspace, super::super::EVENT_RCVBUF, Some(path.clone()));
+        let _client = Client::connect_established(address);
+        let (conn, _) = driver.wait_for_connection(0);
+        driver.execute(conn, Command::Join { link: SECOND_LINK, backup: true });
+        let machine = driver.machine.clone();
         driver.stop();
         let file = std::io::BufReader::new(std::fs::File::open(path).unwrap());
         let records: Vec<PathsRecord> =
@@ -378,7 +378,7 @@ fn the_log_holds_the_configuration_every_input_and_every_output() {
                 _ => None,
             })
             .collect();
-        assert_eq!(inputs, heard.0.lock().unwrap().heard);
+        assert_eq!(inputs, machine.0.lock().unwrap().inputs);
         assert_eq!(records.iter().filter(|record| matches!(record, Record::Out { .. })).count(), 1);
     });
 }
