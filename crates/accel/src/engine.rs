@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use marline_core::accel::{Accelerator, Bytes, Config, FetchId, Input, Mechanism};
 use marline_core::wire::netlink::messages;
-use marline_net::logged::RecordedMachine;
+use marline_net::recorded_machine::RecordedMachine;
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
 use rustix::event::{EventfdFlags, eventfd};

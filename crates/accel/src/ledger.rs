@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use marline_core::accel::{Accelerator, Owed};
-use marline_net::directory::RunDir;
+use marline_net::run_dir::RunDir;
 
 /// An open ledger.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use marline_core::wire::netlink::nfqueue::{NfqPacket, accept_up_to, verdict};
 use marline_core::wire::netlink::{Request, messages};
-use marline_sys::batch::Batch;
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
+use marline_sys::recvmmsg::Batch;
 
 use super::rules::Numbers;
 use super::{AccelError, needs};

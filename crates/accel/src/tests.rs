@@ -14,7 +14,7 @@ use marline_core::wire::packet::{
     Flags, FourTuple, IcmpEcho, IcmpUnreachable, IpParams, NewSegment, OptionList, Packet, Segment, Seq, TcpOption,
 };
 use marline_net::links::list_interfaces;
-use marline_net::logged::RecordedMachine;
+use marline_net::recorded_machine::RecordedMachine;
 use marline_net::testing::{cable, in_a_network, ip};
 use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;

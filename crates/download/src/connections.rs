@@ -514,8 +514,7 @@ impl ConnTable {
 
     /// Whether a connection that was asked to speak MPTCP does not.
     pub(super) fn has_fallen_back(&self) -> bool {
-        let has_fallen_back =
-            |entry: &ConnEntry| matches!(&entry.state, ConnState::Open(c) if c.mptcp_status() == MptcpStatus::FellBack);
+        let has_fallen_back = |entry: &ConnEntry| matches!(&entry.state, ConnState::Open(c) if c.mptcp_status() == MptcpStatus::FellBack);
         self.mptcp && self.conns.values().any(has_fallen_back)
     }
 

@@ -94,7 +94,9 @@ mod tests {
             // Seven refusals would take 1.75 s if each were delayed.
             let mut addresses = vec![fails; 7];
             addresses.push(good);
-            assert!(timeout(CONNECTION_ATTEMPT_DELAY * 4, connect_first(&addresses, connect)).await.unwrap().is_ok());
+            assert!(
+                timeout(CONNECTION_ATTEMPT_DELAY * 4, connect_first(&addresses, connect)).await.unwrap().is_ok()
+            );
             assert_eq!(
                 connect_first(&[fails; 3], connect).await.unwrap_err().kind(),
                 io::ErrorKind::ConnectionRefused

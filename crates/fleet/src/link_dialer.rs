@@ -12,7 +12,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use marline_core::link_choice::{HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalProbeResult};
+use marline_core::link_choice::{
+    HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalProbeResult,
+};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
 use marline_net::egress::AddressZone;
@@ -118,7 +120,12 @@ impl LinkDialer {
         self.apply_links(links, networks, misroutes)
     }
 
-    fn apply_links(&self, links: Vec<(LinkObservation, Interface)>, networks: Vec<Subnet>, misroutes: bool) -> bool {
+    fn apply_links(
+        &self,
+        links: Vec<(LinkObservation, Interface)>,
+        networks: Vec<Subnet>,
+        misroutes: bool,
+    ) -> bool {
         let now = self.now();
         let mut state = self.lock();
         let (observations, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
@@ -595,7 +602,10 @@ mod tests {
     fn attempts_over(links: &[Interface], others: &[Interface]) -> Option<String> {
         let seen = |link: &Interface| {
             let (name, index) = (link.name.clone(), link.index);
-            (LinkObservation { name, index, is_unresponsive: false, is_receiving: false, metered: false }, link.clone())
+            (
+                LinkObservation { name, index, is_unresponsive: false, is_receiving: false, metered: false },
+                link.clone(),
+            )
         };
         let dialer = LinkDialer::new();
         dialer.set_links(links.iter().map(seen).collect(), others);

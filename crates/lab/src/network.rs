@@ -109,9 +109,8 @@ pub(crate) fn build(
     }
     let pairs =
         client_ends.into_iter().zip(server_ends).map(|(client, server)| TunPair { client, server }).collect();
-    let probe = |network: &NetNs, to| {
-        network.run(move || congestion_towards(to)).map_err(LabError::at_step("congestion"))
-    };
+    let probe =
+        |network: &NetNs, to| network.run(move || congestion_towards(to)).map_err(LabError::at_step("congestion"));
     let congestion = CongestionReport {
         requested,
         client: probe(&client, SERVER)?,

@@ -78,7 +78,9 @@ pub fn parent_dir(path: &Path) -> &Path {
 /// The file cannot be written.
 pub fn replace_in(directory: impl AsFd, name: &OsStr, bytes: &[u8], mode: u32) -> io::Result<()> {
     let directory = directory.as_fd();
-    write_and_publish(directory, name, bytes, mode, |temp_name| Ok(renameat(directory, temp_name, directory, name)?))
+    write_and_publish(directory, name, bytes, mode, |temp_name| {
+        Ok(renameat(directory, temp_name, directory, name)?)
+    })
 }
 
 /// [`create`] in an open directory.

@@ -26,7 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use crate::directory::RunDir;
+use crate::run_dir::RunDir;
 
 /// chosen: every question there is fits ten times.
 const MAX_REQUEST_LEN: u64 = 1024;
@@ -229,8 +229,7 @@ pub fn query_daemon<A: DeserializeOwned>(
 ) -> Result<A, ControlError> {
     let socket_path = || socket.to_owned();
     // In a directory of just anybody's there may be a socket of just anybody's.
-    let connected =
-        RunDir::open(socket_dir(socket)).and_then(|_| std::os::unix::net::UnixStream::connect(socket));
+    let connected = RunDir::open(socket_dir(socket)).and_then(|_| std::os::unix::net::UnixStream::connect(socket));
     // Another user's directory may be empty; one that cannot be looked into may not.
     let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {

@@ -38,7 +38,7 @@ pub fn enlarge_send_buffer(socket: impl AsFd) -> io::Result<()> {
 /// # Errors
 /// It is no connected socket, or of a kernel that does not tell (MPTCP: before 5.17).
 pub fn unacknowledged(socket: impl AsFd) -> io::Result<DataSize> {
-    marline_sys::queue::unacknowledged_bytes(socket).map(DataSize::from_bytes)
+    marline_sys::siocoutq::unacknowledged_bytes(socket).map(DataSize::from_bytes)
 }
 
 fn subflow_queue(info: &TcpInfo) -> SubflowQueue {

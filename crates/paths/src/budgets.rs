@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use marline_core::units::DataSize;
-use marline_net::directory::RunDir;
+use marline_net::run_dir::RunDir;
 
 /// What was used, by link.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Budgets {
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(error),
         };
-        Ok(Self { directory: Some(directory.to_owned()), previous: before: previous, current: BTreeMap::new() })
+        Ok(Self { directory: Some(directory.to_owned()), previous, current: BTreeMap::new() })
     }
 
     /// What was used of a link's budget in all runs.

@@ -4,7 +4,7 @@
 //! [`marline_net::control_socket`]'s.
 //!
 //! 1. Nobody makes the driver wait.
-//! 2. Who listens holds the claim ([`super::ground::Claim`]): a socket that is replaced is one that a crash has left.
+//! 2. Who listens holds the claim ([`super::host_config::Claim`]): a socket that is replaced is one that a crash has left.
 
 use std::io;
 use std::path::Path;
@@ -15,10 +15,10 @@ use marline_net::control_socket::{ControlServer, SHUTTING_DOWN};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use super::status::{RunInfo, Explanation, Status};
+use super::status::{Explanation, RunInfo, Status};
 use super::{DriverQuery, SharedPolicy, Snapshot};
 
-pub use super::ground::socket_path;
+pub use super::host_config::socket_path;
 pub use marline_net::control_socket::ControlError;
 
 /// What can be asked.
@@ -60,7 +60,12 @@ impl ControlSocket {
     ///
     /// # Errors
     /// When the directory cannot be written.
-    pub fn listen(run_dir: &Path, run_info: RunInfo, policy: SharedPolicy, driver: mpsc::Sender<DriverQuery>) -> io::Result<Self> {
+    pub fn listen(
+        run_dir: &Path,
+        run_info: RunInfo,
+        policy: SharedPolicy,
+        driver: mpsc::Sender<DriverQuery>,
+    ) -> io::Result<Self> {
         let run_info = Arc::new(run_info);
         let server = ControlServer::listen(&socket_path(run_dir), move |request| {
             let (run_info, policy, driver) = (Arc::clone(&run_info), policy.clone(), driver.clone());
@@ -82,9 +87,11 @@ async fn handle_request(
     driver: &mpsc::Sender<DriverQuery>,
 ) -> Option<Result<ControlReply, String>> {
     Some(Ok(match request {
-        ControlRequest::Status { max_connections: at_most: max_connections } => {
+        ControlRequest::Status { max_connections } => {
             let snapshot = request_snapshot(driver).await?;
-            ControlReply::Status(Box::new(policy.read(|policy| Status::new(run_info, &snapshot, policy, max_connections))))
+            ControlReply::Status(Box::new(
+                policy.read(|policy| Status::new(run_info, &snapshot, policy, max_connections)),
+            ))
         }
         ControlRequest::Explain { token } => {
             let (reply_tx, reply_rx) = oneshot::channel();
@@ -249,7 +256,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
         runtime.block_on(async {
-            let listen = || ControlSocket::listen(directory.path(), run_info(), policy(), mpsc::channel(1).0).unwrap();
+            let listen =
+                || ControlSocket::listen(directory.path(), run_info(), policy(), mpsc::channel(1).0).unwrap();
             let first = listen();
             assert!(
                 ControlSocket::listen(directory.path(), run_info(), policy(), mpsc::channel(1).0).is_err(),
@@ -267,13 +275,17 @@ mod tests {
     #[test]
     fn where_nobody_listens_the_line_says_what_to_do() {
         let directory = tempfile::tempdir().unwrap();
-        let error = query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err().to_string();
+        let error =
+            query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err().to_string();
         let sentence = "no marline paths daemon runs in this network namespace; start it with `marline paths`, or name its \
                         --run-dir";
         assert_eq!(error, sentence);
         // A socket that a crash has left.
         drop(std::os::unix::net::UnixListener::bind(socket_path(directory.path())).unwrap());
-        assert_eq!(query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err().to_string(), sentence);
+        assert_eq!(
+            query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err().to_string(),
+            sentence
+        );
     }
 
     #[test]
@@ -301,7 +313,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         drop(std::os::unix::net::UnixListener::bind(socket_path(directory.path())).unwrap());
         runtime.block_on(async {
-            let _control = ControlSocket::listen(directory.path(), run_info(), policy(), mpsc::channel(1).0).unwrap();
+            let _control =
+                ControlSocket::listen(directory.path(), run_info(), policy(), mpsc::channel(1).0).unwrap();
             let mode = std::fs::metadata(socket_path(directory.path())).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         });

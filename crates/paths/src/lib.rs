@@ -4,8 +4,8 @@
 //! interfaces and their addresses (rtnetlink), and requests of the control socket. Its decisions become commands to the
 //! kernel's path manager, a decision log, and answers to each [`Ask`].
 //!
-//! Main types: [`Job`] says what to manage, [`drive`] does it, [`Host`](ground::Host) changes the host's settings and puts
-//! them back, [`Snapshot`] is what a status shows, [`forward::Forwarder`] gives MPTCP to connections of programs that do not
+//! Main types: [`Job`] says what to manage, [`drive`] does it, [`Host`](host_config::Host) changes the host's settings and puts
+//! them back, [`Snapshot`] is what a status shows, [`transparent::Forwarder`] gives MPTCP to connections of programs that do not
 //! speak it, and [`gateway::Gateway`] takes the traffic of a LAN.
 //!
 //! 1. The policy decides, this crate acts: addresses, ports, address ids and the kernel's refusals stay here.
@@ -14,7 +14,7 @@
 //!    behind one trait, [`Ground`].
 //! 4. Whatever was lost (an event, the daemon itself) is found again in the kernel's own list of sockets.
 //!
-//! Where to start reading: `driver` (the event loop), `kernel` (netlink), [`ground`] (what is changed on the host),
+//! Where to start reading: `driver` (the event loop), `kernel` (netlink), [`host_config`] (what is changed on the host),
 //! [`doctor`] (what prevents MPTCP here).
 
 mod budgets;
@@ -22,15 +22,15 @@ pub mod control;
 pub mod doctor;
 mod driver;
 mod error;
-pub mod forward;
 pub mod gateway;
-pub mod ground;
+pub mod host_config;
 mod kernel;
-pub mod room;
 pub mod run;
-mod shared;
+mod shared_policy;
 mod snapshot;
 pub mod status;
+pub mod subflow_limit;
+pub mod transparent;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use budgets::Budgets;
 pub use driver::{PathsRecord, Policy, drive};
 pub use error::PathsError;
-pub use shared::SharedPolicy;
+pub use shared_policy::SharedPolicy;
 pub use snapshot::{Connection, Decision, LinkState, Management, Snapshot, SubflowState, Totals};
 
 /// What one run of the driver needs.

@@ -23,7 +23,7 @@ use marline_core::paths::{ConnId, Goal, Paths, Policy};
 use marline_core::units::{Bitrate, Instant};
 use serde::{Deserialize, Serialize};
 
-use super::{Management, Snapshot, forward, snapshot};
+use super::{Management, Snapshot, snapshot, transparent};
 
 /// What a run was started with, as far as a status tells it.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct RunInfo {
     /// What was found at the start and stands in the way of something, a sentence each.
     pub notes: Vec<String>,
     /// What the forwarder of plain TCP does; none: there is none.
-    pub forwarder: Option<Arc<forward::ForwarderCounters>>,
+    pub forwarder: Option<Arc<transparent::ForwarderCounters>>,
 }
 
 /// Everything, at one moment.
@@ -116,7 +116,7 @@ pub struct ForwarderStatus {
 }
 
 impl ForwarderStatus {
-    fn from_counters(counts: &forward::ForwarderCounters) -> Self {
+    fn from_counters(counts: &transparent::ForwarderCounters) -> Self {
         Self {
             open: counts.open(),
             mptcp: counts.mptcp(),
@@ -267,7 +267,8 @@ impl Status {
     pub fn new(run_info: &RunInfo, snapshot: &Snapshot, policy: &Paths, max_connections: Option<usize>) -> Self {
         let mut connections: Vec<Connection> =
             snapshot.connections.iter().map(|conn| connection_status(conn, snapshot.at, &snapshot.links)).collect();
-        let count = |predicate: fn(&Connection) -> bool| connections.iter().filter(|conn| predicate(conn)).count() as u64;
+        let count =
+            |predicate: fn(&Connection) -> bool| connections.iter().filter(|conn| predicate(conn)).count() as u64;
         let counts = StatusCounts {
             managed: count(|conn| conn.management.is_managed()),
             active: count(|conn| conn.down_mbps > 0.0),
@@ -329,7 +330,12 @@ fn conn_state_text(policy: &Paths, token: u32) -> String {
     policy.conn_status(ConnId(token)).map(|status| status.state).unwrap_or_default()
 }
 
-fn link_status(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths, energy: &EnergyBreakdown) -> Link {
+fn link_status(
+    state: &snapshot::LinkState,
+    connections: &[Connection],
+    policy: &Paths,
+    energy: &EnergyBreakdown,
+) -> Link {
     let status = policy.link_statuses().find(|status| status.link == state.id);
     let radio = status.as_ref().and_then(|status| status.radio).map(|radio| match radio {
         RadioState::Idle => "idle",
@@ -337,7 +343,12 @@ fn link_status(state: &snapshot::LinkState, connections: &[Connection], policy: 
         RadioState::Active => "active",
         RadioState::Tail(_) => "tail",
     });
-    let subflows_over = || connections.iter().flat_map(|conn| &conn.subflows).filter(|subflow| subflow.link.as_ref() == Some(&state.name));
+    let subflows_over = || {
+        connections
+            .iter()
+            .flat_map(|conn| &conn.subflows)
+            .filter(|subflow| subflow.link.as_ref() == Some(&state.name))
+    };
     let active = subflows_over().filter(|subflow| subflow.state == SubflowState::Active).count();
     Link {
         name: state.name.clone(),
@@ -581,8 +592,10 @@ mod tests {
 
     #[test]
     fn what_an_older_daemon_does_not_say_has_its_default() {
-        let status =
-            Status { counts: StatusCounts::default(), ..Status::new(&run_info(), &Snapshot::default(), &policy(), None) };
+        let status = Status {
+            counts: StatusCounts::default(),
+            ..Status::new(&run_info(), &Snapshot::default(), &policy(), None)
+        };
         let mut value = serde_json::to_value(&status).unwrap();
         value.as_object_mut().unwrap().remove("notes");
         value["counts"] = serde_json::json!({});

@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use marline_paths::forward::{self, Config, ForwarderCounters, ForwardError, Forwarder, Scope};
+use marline_paths::transparent::{self, Config, ForwardError, Forwarder, ForwarderCounters, Scope};
 use marline_sys::mptcp::MptcpStatus;
 use marline_sys::namespace::{NetNs, is_privileged};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -48,7 +48,7 @@ impl TestNetworks {
                 run_ip(netns, &arguments);
             }
         }
-        Some(Self { client_netns: here: client_netns, server_netns: there: server_netns })
+        Some(Self { client_netns, server_netns })
     }
 
     /// Serves one connection to `address`, by MPTCP or without.
@@ -225,7 +225,8 @@ fn a_server_that_refuses_or_breaks_off_is_a_reset_for_the_program() {
     let Some(networks) = TestNetworks::new() else { return };
     networks.with_forwarder(Config::default(), |counters| {
         // Nobody listens.
-        let error = networks.connect(SERVER[0], PORT).and_then(|mut program| program.read(&mut [0; 1])).unwrap_err();
+        let error =
+            networks.connect(SERVER[0], PORT).and_then(|mut program| program.read(&mut [0; 1])).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(counters.failed(), 1);
         let server = networks.serve(SERVER[0], true, |mut connection, _| {
@@ -292,14 +293,11 @@ fn the_rules_of_another_are_respected_and_those_of_nobody_replaced() {
     networks.with_forwarder(Config::default(), |_| {
         let second = networks.client_netns.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            Ok(runtime.block_on(forward::run(Config::default(), Arc::default())))
+            Ok(runtime.block_on(transparent::run(Config::default(), Arc::default())))
         });
         assert!(matches!(second.unwrap(), Err(ForwardError::AlreadyOwned)));
         let rules = networks.client_netns.run(|| Command::new("ip").arg("rule").output()).unwrap();
-        assert!(
-            String::from_utf8_lossy(&rules.stdout).contains("fwmark 0x6d61"),
-            "the first one's detour is gone"
-        );
+        assert!(String::from_utf8_lossy(&rules.stdout).contains("fwmark 0x6d61"), "the first one's detour is gone");
         assert!(networks.nft_rules().contains("tproxy to"), "the first one's rules were taken away");
         // A firewall that is loaded anew leaves them alone.
         networks.client_netns.run(|| Command::new("nft").args(["flush", "ruleset"]).status()).unwrap();
@@ -344,7 +342,7 @@ fn the_one_that_is_killed() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    println!("{}", runtime.block_on(forward::run(Config::default(), Arc::default())).unwrap_err());
+    println!("{}", runtime.block_on(transparent::run(Config::default(), Arc::default())).unwrap_err());
 }
 
 #[test]
@@ -360,7 +358,7 @@ fn only_programs_of_the_group_are_led_away() {
     if std::fs::create_dir(&cgroup_dir).is_err() {
         return eprintln!("skipped: no group can be made in {root}");
     }
-    let cgroup = match forward::Cgroup::find(std::path::Path::new(&name)) {
+    let cgroup = match transparent::Cgroup::find(std::path::Path::new(&name)) {
         Ok(cgroup) => cgroup,
         Err(reason) => {
             std::fs::remove_dir(&cgroup_dir).unwrap();

@@ -29,8 +29,9 @@ pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     // `start_id`, `next_id`, `open_flags`.
     let mut attributes = [id, 0, 0];
     // SAFETY: the kernel reads no more than the size that is given.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, attributes.as_mut_ptr(), size_of_val(&attributes)) };
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, attributes.as_mut_ptr(), size_of_val(&attributes))
+    };
     let fd = super::check(fd as libc::c_int)?;
     // SAFETY: the kernel has just opened it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -45,11 +46,12 @@ pub fn test_run(program: impl AsFd, packet: &[u8], repeat: u32) -> io::Result<(u
         prog_fd: program.as_fd().as_raw_fd().cast_unsigned(),
         data_size_in: u32::try_from(packet.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         data_in: packet.as_ptr() as u64,
-        repeat: times: repeat,
+        repeat,
         ..TestRunAttr::default()
     };
-    // SAFETY: `trial` names `packet`, which the kernel reads; it writes into `trial` alone, within the size that is given.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<TestRunAttr>()) };
+    // SAFETY: `trial` names `af_packet`, which the kernel reads; it writes into `trial` alone, within the size that is given.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<TestRunAttr>()) };
     super::check(result as libc::c_int)?;
     Ok((attr.retval, Duration::from_nanos(attr.duration.into())))
 }

@@ -77,7 +77,9 @@ pub fn subflow_infos(socket: impl AsFd) -> io::Result<Vec<TcpInfo>> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `fd` is open for the call, and `length` is the size of the buffer that the kernel fills.
     super::check(unsafe { libc::getsockopt(fd, SOL_MPTCP, MPTCP_TCPINFO, data.as_mut_ptr().cast(), &mut length) })?;
-    let u32_at = |offset: usize| u32::from_ne_bytes([data[offset], data[offset + 1], data[offset + 2], data[offset + 3]]) as usize;
+    let u32_at = |offset: usize| {
+        u32::from_ne_bytes([data[offset], data[offset + 1], data[offset + 2], data[offset + 3]]) as usize
+    };
     let (count, filled) = (u32_at(4).min(MAX_SUBFLOWS), u32_at(8).min(TCP_INFO_LEN));
     Ok(data[HEADER_LEN..].chunks(TCP_INFO_LEN).take(count).map(|bytes| TcpInfo::parse(&bytes[..filled])).collect())
 }
@@ -102,9 +104,12 @@ mod tests {
 
     #[test]
     fn both_ends_or_neither_speak_it_over_either_protocol() {
-        for (listen_address, connect_address) in [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::ffff:127.0.0.1")] {
+        for (listen_address, connect_address) in
+            [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::ffff:127.0.0.1")]
+        {
             for (protocol, expected) in [(Some(MPTCP), MptcpStatus::Negotiated), (None, MptcpStatus::FellBack)] {
-                let [listen_address, connect_address]: [IpAddr; 2] = [listen_address, connect_address].map(|address| address.parse().unwrap());
+                let [listen_address, connect_address]: [IpAddr; 2] =
+                    [listen_address, connect_address].map(|address| address.parse().unwrap());
                 let family = if listen_address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                 let Ok(client) = socket(family, SocketType::STREAM, Some(MPTCP)) else {
                     eprintln!("skipped: this kernel has no MPTCP, or none over {listen_address}");
@@ -126,7 +131,11 @@ mod tests {
                     infos.map_err(|_| ()).map(|all| all.len()),
                     expected.eq(&MptcpStatus::Negotiated).then_some(1).ok_or(())
                 );
-                let expected_server = if expected == MptcpStatus::Negotiated { MptcpStatus::Negotiated } else { MptcpStatus::PlainTcp };
+                let expected_server = if expected == MptcpStatus::Negotiated {
+                    MptcpStatus::Negotiated
+                } else {
+                    MptcpStatus::PlainTcp
+                };
                 assert_eq!(MptcpStatus::query(&accepted).unwrap(), expected_server, "{connect_address}");
             }
         }

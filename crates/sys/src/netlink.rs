@@ -427,7 +427,8 @@ mod tests {
     #[test]
     fn requests_sent_at_once_are_answered_each_in_its_place() {
         let socket = Socket::open(Protocol::Route).unwrap();
-        let requests: Vec<Vec<u8>> = [1, 0x7fff_fff0, 1].iter().map(|index| test_request(18, 0x1, *index)).collect();
+        let requests: Vec<Vec<u8>> =
+            [1, 0x7fff_fff0, 1].iter().map(|index| test_request(18, 0x1, *index)).collect();
         let mut kinds = [0; 3];
         let on_reply = |index: usize, message: &[u8]| kinds[index] = first_message(message).unwrap().1;
         socket.exchange(requests.iter().map(Vec::as_slice), on_reply).unwrap();
@@ -480,7 +481,9 @@ mod tests {
             });
             assert_eq!(u32_at(&socket.request(&request).unwrap(), 20), 2);
             let mut replies = Vec::new();
-            socket.exchange([request.as_slice()], |index, message| replies.push((index, u32_at(message, 20)))).unwrap();
+            socket
+                .exchange([request.as_slice()], |index, message| replies.push((index, u32_at(message, 20))))
+                .unwrap();
             assert_eq!(replies, [(0, 3)]);
         });
     }

@@ -38,7 +38,7 @@ impl PidNamespace {
             run_init();
         }
         let init_pid = Pid::from_raw(child).ok_or(io::ErrorKind::Other)?;
-        Ok(Self { init_pid: first: init_pid, ns_fd: fs::File::open(format!("/proc/{child}/ns/pid"))?.into() })
+        Ok(Self { init_pid, ns_fd: fs::File::open(format!("/proc/{child}/ns/pid"))?.into() })
     }
 
     /// Children that the calling thread starts from now on are born in this room. It can start no more threads.

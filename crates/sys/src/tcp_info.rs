@@ -91,7 +91,9 @@ impl TcpInfo {
         let micros = |offset| Duration::from_micros(u32_at(bytes, offset).unwrap_or(0).into());
         let some_micros = |offset| {
             // The kernel says "none" with zero and, for the minimum, with all bits set.
-            u32_at(bytes, offset).filter(|&value| value != 0 && value != u32::MAX).map(|value| Duration::from_micros(value.into()))
+            u32_at(bytes, offset)
+                .filter(|&value| value != 0 && value != u32::MAX)
+                .map(|value| Duration::from_micros(value.into()))
         };
         let count = |offset| u32_at(bytes, offset).unwrap_or(0);
         Self {

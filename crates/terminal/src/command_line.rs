@@ -25,7 +25,10 @@ pub fn parse<C: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<C, C
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let (command, name) = command_named(C::command(), &args);
-            CliError::usage(format!("say what to do: {}; `{name} --help` explains them", subcommand_names(&command)))
+            CliError::usage(format!(
+                "say what to do: {}; `{name} --help` explains them",
+                subcommand_names(&command)
+            ))
         }
         _ => CliError::usage(one_line_error(&error, C::command(), &args)),
     })

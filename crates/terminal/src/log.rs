@@ -14,8 +14,9 @@ pub fn start_log() -> Result<bool, CliError> {
         return Ok(false);
     };
     let filter = filter.to_string_lossy();
-    let filter = EnvFilter::try_new(&filter)
-        .map_err(|error| CliError::usage(format!("MARLINE_LOG={filter}: {error}; write for example MARLINE_LOG=debug")))?;
+    let filter = EnvFilter::try_new(&filter).map_err(|error| {
+        CliError::usage(format!("MARLINE_LOG={filter}: {error}; write for example MARLINE_LOG=debug"))
+    })?;
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| LogWriter).init();
     Ok(true)
 }

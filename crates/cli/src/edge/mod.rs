@@ -29,7 +29,7 @@ use marline_fleet::reload::Reloader;
 use marline_fleet::renew::run_renewal;
 use marline_net::control_socket::ControlServer;
 use marline_paths::gateway::{Gateway, GatewayError, Lan};
-use marline_paths::ground::RUN_DIR;
+use marline_paths::host_config::RUN_DIR;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{
-    Edge, FleetStatus, FlowStats, LinkState, DnsLinkState, DnsLinkOverride, RelayStatus, UdpLinkState, UnusedLink,
+    DnsLinkOverride, DnsLinkState, Edge, FleetStatus, FlowStats, LinkState, RelayStatus, UdpLinkState, UnusedLink,
 };
 use marline_net::control_socket::{ControlError, query_daemon};
 use marline_net::printable::printable;
@@ -414,7 +414,8 @@ mod tests {
 
     #[test]
     fn name_queries_that_leave_over_another_link_have_a_line_with_the_reason() {
-        let route = |link: &str, why| Some(DnsLinkOverride { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
+        let route =
+            |link: &str, why| Some(DnsLinkOverride { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
         assert_eq!(name_query_lines(&DnsLinkState::default()), [""; 0]);
         let both = DnsLinkState {
             v4: route("wlan0", DnsLinkReason::DnsUnanswered),
@@ -424,8 +425,11 @@ mod tests {
         let line = "this host's name queries leave over wlan0 instead of eth0: its name servers do not answer, and those of another \
                     link do";
         assert_eq!(name_query_lines(&both), [line]);
-        let each =
-            DnsLinkState { v6: route("wwan0", DnsLinkReason::Down), error: Some("no such device".to_owned()), ..both };
+        let each = DnsLinkState {
+            v6: route("wwan0", DnsLinkReason::Down),
+            error: Some("no such device".to_owned()),
+            ..both
+        };
         let lines = name_query_lines(&each);
         assert!(lines[0].starts_with("this host's name queries by IPv4 should leave over wlan0"), "{lines:?}");
         let line = "this host's name queries by IPv6 should leave over wwan0 instead of eth0: it is down; the kernel refuses: no such device";

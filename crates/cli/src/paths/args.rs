@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use marline_core::link::LinkKind;
 use marline_core::paths::{Goal, Policy};
 use marline_net::links::{LinkArg, ParseLinkArgError};
-use marline_paths::forward::PortRange;
+use marline_paths::transparent::PortRange;
 
 /// The last lines of `marline paths --help`.
 pub(crate) const AFTER_HELP: &str = "\

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use marline_net::links::Interface;
 use marline_net::printable::printable;
-use marline_paths::doctor::{self, Report, Severity, RequestedLink};
+use marline_paths::doctor::{self, Report, RequestedLink, Severity};
 
 use super::args::LinkOption;
 use super::{print_result, say, to_json};
@@ -14,10 +14,14 @@ use crate::{CliError, ConfigFile, energy};
 pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), CliError> {
     energy::select_model(None, file.energy_model.as_deref())?;
     file.paths.forward_scope()?;
-    let expected_link = |option: LinkOption| RequestedLink { name: option.link.name, is_optional: option.is_optional };
+    let expected_link =
+        |option: LinkOption| RequestedLink { name: option.link.name, is_optional: option.is_optional };
     let expected_links = file.paths.link_options().map(expected_link).collect();
-    let servers: Vec<_> =
-        probe.iter().map(|server| doctor::resolve_server(server)).collect::<Result<_, _>>().map_err(CliError::usage)?;
+    let servers: Vec<_> = probe
+        .iter()
+        .map(|server| doctor::resolve_server(server))
+        .collect::<Result<_, _>>()
+        .map_err(CliError::usage)?;
     let facts = doctor::gather_facts(run_dir, expected_links, &file.described_links());
     let mut facts = facts.map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
     let links: Vec<Interface> = facts.survey.interfaces.iter().filter(|link| link.is_usable()).cloned().collect();
@@ -91,12 +95,17 @@ mod tests {
     #[test]
     fn probes_that_all_failed_are_no_good_end() {
         let report = |states: &[Severity]| {
-            let probe =
-                |state: &Severity| Finding { name: "probe", severity: *state, message: "x".into(), remedy: "y".into() };
+            let probe = |state: &Severity| Finding {
+                name: "probe",
+                severity: *state,
+                message: "x".into(),
+                remedy: "y".into(),
+            };
             render(&Report { ok: true, findings: states.iter().map(probe).collect() })
         };
         assert!(
-            report(&[Severity::Note, Severity::Note]).ends_with("no probe has shown MPTCP over any link: see above.\n")
+            report(&[Severity::Note, Severity::Note])
+                .ends_with("no probe has shown MPTCP over any link: see above.\n")
         );
         for states in [&[Severity::Note, Severity::Ok][..], &[]] {
             assert!(report(states).ends_with("\nNothing stands in the way of `marline paths`.\n"));

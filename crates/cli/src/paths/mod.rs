@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use marline_net::links::LinksError;
 use marline_paths::PathsError;
-use marline_paths::control::{self, ControlReply, ControlError, ControlRequest};
-use marline_paths::ground::{self, RUN_DIR};
+use marline_paths::control::{self, ControlError, ControlReply, ControlRequest};
+use marline_paths::host_config::{self, RUN_DIR};
 
 use self::args::{PathsCommand, RunDirArgs};
 use crate::output::{print_result, say};
@@ -32,7 +32,10 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
         None => run::run(args.run, config),
         Some(PathsCommand::Run(run)) => run::run(*run, config),
         Some(PathsCommand::Status { run_dir_args, json, at_most }) => {
-            let reply = query(&DaemonLocation::from_args(&run_dir_args, config)?, &ControlRequest::Status { max_connections: at_most })?;
+            let reply = query(
+                &DaemonLocation::from_args(&run_dir_args, config)?,
+                &ControlRequest::Status { max_connections: at_most },
+            )?;
             let ControlReply::Status(status) = reply else { return Err(unexpected_reply()) };
             print_result(&if json {
                 to_json(&status)?
@@ -43,8 +46,10 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
         Some(PathsCommand::Watch { run_dir_args }) => {
             let (location, mut has_answered) = (DaemonLocation::from_args(&run_dir_args, config)?, false);
             render::watch(|| {
-                match query_daemon(&location, &ControlRequest::Status { max_connections: Some(render::DEFAULT_MAX_CONNECTIONS) })
-                {
+                match query_daemon(
+                    &location,
+                    &ControlRequest::Status { max_connections: Some(render::DEFAULT_MAX_CONNECTIONS) },
+                ) {
                     Ok(ControlReply::Status(status)) => {
                         has_answered = true;
                         Ok(status)
@@ -59,7 +64,8 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
             })
         }
         Some(PathsCommand::Explain { token, run_dir_args, json }) => {
-            let reply = query(&DaemonLocation::from_args(&run_dir_args, config)?, &ControlRequest::Explain { token })?;
+            let reply =
+                query(&DaemonLocation::from_args(&run_dir_args, config)?, &ControlRequest::Explain { token })?;
             let ControlReply::Explanation(explained) = reply else { return Err(unexpected_reply()) };
             print_result(&if json { to_json(&explained)? } else { render::render_explanation(&explained) })
         }
@@ -80,7 +86,7 @@ pub(crate) fn restore_from_args(args: &RestoreArgs, config: Option<&Path>) -> Re
 }
 
 fn restore(run_dir: &Path, quiet: bool) -> Result<(), CliError> {
-    let result = ground::restore(run_dir).map_err(|error| match error {
+    let result = host_config::restore(run_dir).map_err(|error| match error {
         PathsError::NotPermitted { what } => {
             CliError::new(CliError::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
         }

@@ -293,7 +293,8 @@ mod tests {
     #[test]
     fn connections_that_are_steered_together_or_looked_at_are_called_so() {
         let second = |mode: &str, managed, unmanaged| {
-            let counts = marline_paths::status::StatusCounts { managed, unmanaged, active: 1, ..Default::default() };
+            let counts =
+                marline_paths::status::StatusCounts { managed, unmanaged, active: 1, ..Default::default() };
             let text = render_status(&Status { mode: mode.into(), counts, ..example() }, 10);
             text.lines().nth(1).unwrap().to_owned()
         };

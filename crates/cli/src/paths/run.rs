@@ -16,9 +16,9 @@ use marline_net::links::{
 };
 use marline_net::private_file::append_log;
 use marline_paths::control::ControlSocket;
-use marline_paths::forward::{self, Cgroup, ForwardError, Forwarder, PortRange, Scope};
-use marline_paths::ground::{self, InstanceLock, HostConfig, DryRun, RUN_DIR, RoutedLinks, Role};
+use marline_paths::host_config::{self, DryRun, HostConfig, InstanceLock, RUN_DIR, Role, RoutedLinks};
 use marline_paths::status::RunInfo;
+use marline_paths::transparent::{self, Cgroup, ForwardError, Forwarder, PortRange, Scope};
 use marline_paths::{Budgets, HostConfigurator, Job, Mode, PathsError, SharedPolicy, drive};
 use serde::{Deserialize, Deserializer};
 use tokio::signal::unix::{SignalKind, signal};
@@ -328,15 +328,15 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     let hangup = ReloadSignal::register()?;
     let is_dry_run = plan.mode == Mode::DryRun;
     let leftover_notice = match &plan.run_dir {
-        Some(run_dir) if !is_dry_run => ground::check(run_dir, plan.mode).map_err(to_cli_error)?,
+        Some(run_dir) if !is_dry_run => host_config::check(run_dir, plan.mode).map_err(to_cli_error)?,
         _ => None,
     };
     let final_notice = if leftover_notice.is_some() { RESTORED_BUT_KERNEL_PM_NOTICE } else { RESTORED_NOTICE };
     plan.notices.extend(leftover_notice);
-    plan.scope.as_ref().map_or(Ok(()), forward::check).map_err(forward_error)?;
+    plan.scope.as_ref().map_or(Ok(()), transparent::check).map_err(forward_error)?;
     plan.trace.as_deref().map_or(Ok(()), check_trace_writable).map_err(to_cli_error)?;
     let has_created_run_dir =
-        plan.run_dir.as_deref().map(ground::ensure_run_dir).transpose().map_err(to_cli_error)? == Some(true);
+        plan.run_dir.as_deref().map(host_config::ensure_run_dir).transpose().map_err(to_cli_error)? == Some(true);
     let created_run_dir = plan.run_dir.clone().filter(|_| has_created_run_dir);
     let role = if is_dry_run { Role::DryRun } else { Role::Paths };
     let instance_lock = plan.run_dir.as_deref().map(|run_dir| InstanceLock::acquire(run_dir, role)).transpose();
@@ -375,12 +375,13 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
             say(line);
         }
     });
-    let (host_config, observer_lock): (Box<dyn HostConfigurator>, Option<InstanceLock>) = match (&plan.run_dir, instance_lock) {
-        (Some(run_dir), Some(claim)) if !is_dry_run => {
-            (Box::new(HostConfig::new(claim, run_dir, route_config, report_change)), None)
-        }
-        (_, claim) => (Box::new(DryRun::new(plan.without_dry_run, route_config, report_change)), claim),
-    };
+    let (host_config, observer_lock): (Box<dyn HostConfigurator>, Option<InstanceLock>) =
+        match (&plan.run_dir, instance_lock) {
+            (Some(run_dir), Some(claim)) if !is_dry_run => {
+                (Box::new(HostConfig::new(claim, run_dir, route_config, report_change)), None)
+            }
+            (_, claim) => (Box::new(DryRun::new(plan.without_dry_run, route_config, report_change)), claim),
+        };
     let job = Job {
         config: plan.config,
         selection: plan.choice,
@@ -395,7 +396,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
         match plan.scope {
             Some(scope) => {
                 // Begun after the ground is laid: that takes away what a forwarder that was killed has left.
-                let config = forward::Config { scope, ..forward::Config::default() };
+                let config = transparent::Config { scope, ..transparent::Config::default() };
                 match Forwarder::start(config, counts) {
                     Ok(mut forwarder) => forwarder.wait_for_error().await,
                     Err(error) => error,
@@ -459,7 +460,7 @@ fn no_control_notice(run_dir: Option<&Path>) -> String {
 /// Lines about endpoints that the kernel goes by whatever the policy says.
 fn foreign_endpoints(plan: &RunPlan) -> Vec<String> {
     let run_dir = plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR));
-    let (Ok(endpoints), Ok(survey)) = (ground::foreign_endpoints(run_dir), list_interfaces()) else {
+    let (Ok(endpoints), Ok(survey)) = (host_config::foreign_endpoints(run_dir), list_interfaces()) else {
         return Vec::new();
     };
     let mut lines = Vec::new();

@@ -181,8 +181,9 @@ impl LocalSearch {
         let before = assignment.gain;
         // Save the present choices, so that the move can be undone.
         self.moves.clear();
-        self.moves
-            .extend(self.displaceable.iter().map(|displaced| (displaced.edge, assignment.choice[displaced.edge as usize])));
+        self.moves.extend(
+            self.displaceable.iter().map(|displaced| (displaced.edge, assignment.choice[displaced.edge as usize])),
+        );
         self.moves.push((edge as u32, assignment.choice[edge]));
         self.displaceable.iter().for_each(|displaced| assignment.assign(problem, displaced.edge as usize, NONE));
         assignment.assign(problem, edge, candidate);

@@ -95,8 +95,8 @@ impl<'a> Solver<'a> {
     /// A solver that has done no work yet.
     pub fn new(instance: &'a Instance, warm_start: Option<WarmStart<'_>>) -> Self {
         let zero = Prices::zero(instance.relay_count());
-        let (prices, switching_cost) =
-            warm_start.map_or((&zero, SwitchingCost::default()), |warm_start| (warm_start.prices, warm_start.switching_cost));
+        let (prices, switching_cost) = warm_start
+            .map_or((&zero, SwitchingCost::default()), |warm_start| (warm_start.prices, warm_start.switching_cost));
         let current = warm_start.map_or(vec![], |warm_start| current_candidates(instance, warm_start.relays));
         let problem = ReducedInstance::new(instance, &current, switching_cost);
         let mut assignment = Assignment::new(problem);

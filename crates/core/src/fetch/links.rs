@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use super::conn::Conn;
-use super::notification::BanReason;
+use super::notice::BanReason;
 use super::server_delay::DelayWindow;
 use super::token_bucket::TokenBuckets;
 use super::{ConnError, ConnId, Fetch, LinkShare, UrlId, Validator};
@@ -276,7 +276,9 @@ fn is_private(address: IpAddr) -> bool {
             let shared = address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64;
             address.is_private() || address.is_loopback() || address.is_link_local() || shared
         }
-        IpAddr::V6(address) => address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
     }
 }
 

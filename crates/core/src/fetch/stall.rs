@@ -259,7 +259,11 @@ impl Fetch {
                 is_waiting && conn.last_activity + DOWNLOAD_TIMEOUT / 2 > self.now
             };
             let is_server_unresponsive = self.conns.values().any(is_unanswered);
-            self.failover_or_fail(if is_server_unresponsive { Failure::NoResponse } else { Failure::NoLink { error } });
+            self.failover_or_fail(if is_server_unresponsive {
+                Failure::NoResponse
+            } else {
+                Failure::NoLink { error }
+            });
         } else {
             self.set_timer(end, TimerReason::Stall);
         }

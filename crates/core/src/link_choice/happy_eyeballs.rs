@@ -73,7 +73,7 @@ impl HappyEyeballs {
     pub fn new(now: Instant, choice: &LinkChoice) -> Self {
         let attempt = |link: String| {
             let (delay, known_failure) = (choice.attempt_delay(&link), choice.failure(&link));
-            Attempt { link, delay, known_failure: known: known_failure, started_at: None, outcome: None, reported: None }
+            Attempt { link, delay, known_failure, started_at: None, outcome: None, reported: None }
         };
         let attempts = choice.order().into_iter().map(attempt).collect();
         Self { attempts, started: 0, next_attempt: now, winner: None, is_authenticated: true }
@@ -176,7 +176,9 @@ impl HappyEyeballs {
                 }
                 // Any other failure counts only if another link reached the destination.
                 Some(Outcome::Failed(kind)) if is_won && kind != LinkFailure::Other => attempt.outcome,
-                Some(Outcome::Failed(_)) => (self.is_authenticated && attempt.ends_portal()).then_some(Outcome::Retracted),
+                Some(Outcome::Failed(_)) => {
+                    (self.is_authenticated && attempt.ends_portal()).then_some(Outcome::Retracted)
+                }
                 Some(_) => attempt.outcome.filter(|_| self.is_authenticated || !attempt.is_over_portal()),
                 // A link that was tried later won, and this one is past its delay.
                 None => attempt

@@ -174,7 +174,10 @@ impl LinkChoice {
                     handshake_time: None,
                     failure: None,
                     next_check: now + FIRST_CHECK,
-                    portal: portal::PortalProbeSchedule::new(now, self.last_portal_probes.get(&observation.name).copied()),
+                    portal: portal::PortalProbeSchedule::new(
+                        now,
+                        self.last_portal_probes.get(&observation.name).copied(),
+                    ),
                 },
             };
             // Established subflows receive data again, so the link carries data. It is unknown whether new

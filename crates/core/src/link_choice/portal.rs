@@ -111,7 +111,8 @@ impl LinkChoice {
             self.forget_failures(LinkFailure::Portal);
         } else if answer == PortalProbeResult::Open {
             // Count the portals that were not counted while the URL was in doubt.
-            let doubted = self.links.iter_mut().filter(|record| record.portal.is_captive && record.failure.is_none());
+            let doubted =
+                self.links.iter_mut().filter(|record| record.portal.is_captive && record.failure.is_none());
             doubted.for_each(|record| record.fail_by_portal(now));
         }
     }
@@ -119,7 +120,9 @@ impl LinkChoice {
     /// Whether the probe's URL may be wrong or blocked: all links show a response other than the server's, which no
     /// link has ever shown.
     pub fn is_portal_probe_doubted(&self) -> bool {
-        !self.probe_server_responded && self.links.len() > 1 && self.links.iter().all(|record| record.portal.is_captive)
+        !self.probe_server_responded
+            && self.links.len() > 1
+            && self.links.iter().all(|record| record.portal.is_captive)
     }
 
     /// Reports that no relay is reached, or that a connection starts to a server without authentication. A portal
@@ -136,8 +139,9 @@ impl LinkChoice {
     /// Keeps the times of the last probes over links that may disappear now, as long as they limit the next probe.
     pub(super) fn remember_portal_probes(&mut self, now: Instant, links: &[LinkRecord]) {
         self.last_portal_probes.retain(|_, last| now.since(*last) < MIN_PORTAL_PROBE_INTERVAL);
-        self.last_portal_probes
-            .extend(links.iter().filter_map(|known| Some((known.observation.name.clone(), known.portal.last_probe?))));
+        self.last_portal_probes.extend(
+            links.iter().filter_map(|known| Some((known.observation.name.clone(), known.portal.last_probe?))),
+        );
     }
 }
 

@@ -12,7 +12,13 @@ fn at(millis: u64) -> Instant {
 }
 
 fn observation(name: &str) -> LinkObservation {
-    LinkObservation { name: name.to_string(), index: 1, is_unresponsive: false, is_receiving: false, metered: false }
+    LinkObservation {
+        name: name.to_string(),
+        index: 1,
+        is_unresponsive: false,
+        is_receiving: false,
+        metered: false,
+    }
 }
 
 fn choice_of(names: &[&str]) -> LinkChoice {
@@ -178,7 +184,10 @@ fn an_interface_that_was_down_or_replaced_starts_with_an_empty_record() {
 #[test]
 fn a_link_with_unresponsive_subflows_is_last_and_received_data_triggers_a_probe() {
     let mut choice = choice_of(&["wan1", "wan2"]);
-    choice.set_links(at(10), vec![LinkObservation { is_unresponsive: true, ..observation("wan1") }, observation("wan2")]);
+    choice.set_links(
+        at(10),
+        vec![LinkObservation { is_unresponsive: true, ..observation("wan1") }, observation("wan2")],
+    );
     assert_eq!(choice.order(), ["wan2", "wan1"]);
     choice.set_links(at(20), vec![observation("wan1"), observation("wan2")]);
     assert_eq!(choice.order(), ["wan1", "wan2"]);
@@ -300,7 +309,11 @@ fn a_connection_answered_by_a_portal_does_not_change_the_records() {
 }
 
 /// Returns the seconds at which portal probes start, by link.
-fn portal_probe_times(mut choice: LinkChoice, seconds: u64, what: impl Fn(&mut LinkChoice, u64)) -> impl Fn(&str) -> Vec<u64> {
+fn portal_probe_times(
+    mut choice: LinkChoice,
+    seconds: u64,
+    what: impl Fn(&mut LinkChoice, u64),
+) -> impl Fn(&str) -> Vec<u64> {
     let mut probes = Vec::new();
     for millis in (0..seconds * 1000).step_by(100) {
         what(&mut choice, millis);

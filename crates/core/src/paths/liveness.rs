@@ -229,7 +229,8 @@ impl Conn {
             // Another connection has just probed the link: this one follows when that probe succeeds or when the
             // link is due again. Connections with more failures come later, so that an unreachable server does not
             // take all turns.
-            if let Some(host_link) = host.links.get_mut(link).filter(|_| can_join && !has_received && dead.failures > 0)
+            if let Some(host_link) =
+                host.links.get_mut(link).filter(|_| can_join && !has_received && dead.failures > 0)
             {
                 if now < host_link.next_probe {
                     dead.next_probe = host_link.next_probe + Duration::from_millis(dead.failures.into());

@@ -112,7 +112,9 @@ impl Reason {
             Self::Idle { links } => format!("{}: no data is being transferred", names(links)),
             Self::Only { link } => format!("{} alone: no other link is usable now", name(link)),
             Self::Eib { links, first_rate, second_rate, limit } => match limit {
-                Some(limit) => format!("{}: first link {first_rate}, second {second_rate}, threshold {limit}", names(links)),
+                Some(limit) => {
+                    format!("{}: first link {first_rate}, second {second_rate}, threshold {limit}", names(links))
+                }
                 None => format!("{}: first link {first_rate}, second {second_rate}", names(links)),
             },
             Self::LeastEnergy { links, rate, other, cost, other_cost, wake_cost, expected } => {

@@ -112,7 +112,7 @@ impl Stream {
             energy_meter: Meter::new(config.energy.clone(), Instant::ZERO),
             metered_links: BTreeSet::new(),
             mode: LinkMode::All,
-            scheduler: planner: scheduler,
+            scheduler,
             allocated_end: 0,
             delivered_end: 0,
             all_standby_since: None,
@@ -275,7 +275,8 @@ impl Stream {
             && self.fetch.links_in_service().next().is_some()
             && !self.fetch.links_in_service().any(is_active);
         self.all_standby_since = none_active.then(|| self.all_standby_since.unwrap_or(self.now));
-        let all_links_lost = self.all_standby_since.is_some_and(|since| self.now.since(since) >= LINK_CHECK_INTERVAL);
+        let all_links_lost =
+            self.all_standby_since.is_some_and(|since| self.now.since(since) >= LINK_CHECK_INTERVAL);
         if !is_buffering && !all_links_lost {
             return false;
         }

@@ -367,7 +367,8 @@ impl Stream {
             return in_order_end;
         }
         // Compare the missing bytes with what the links deliver while the video plays.
-        let remaining = self.fetch.missing_bytes(ByteRange::new(in_order_end, self.fetch.total().unwrap_or(u64::MAX)));
+        let remaining =
+            self.fetch.missing_bytes(ByteRange::new(in_order_end, self.fetch.total().unwrap_or(u64::MAX)));
         let time = player.profile().duration().saturating_sub(player.position());
         let shortfall = remaining - self.expected_bytes(&links, time.saturating_sub(DEADLINE_MARGIN)).mean;
         let max_error = links.iter().map(|link| self.scheduler.forecast(*link).std_error(time)).sum::<DataSize>()

@@ -233,8 +233,12 @@ mod tests {
         let next = authority.renew(&chain.certificate, later).unwrap();
         let last = authority.renew(&next.certificate, later.saturating_add(21 * DAY)).unwrap();
         authority.revoke(next.record.serial, later.saturating_add(21 * DAY)).unwrap();
-        let states: Vec<CertState> =
-            authority.issued_certs(later.saturating_add(21 * DAY)).unwrap().into_iter().map(|(_, state)| state).collect();
+        let states: Vec<CertState> = authority
+            .issued_certs(later.saturating_add(21 * DAY))
+            .unwrap()
+            .into_iter()
+            .map(|(_, state)| state)
+            .collect();
         assert_eq!(states, [CertState::Expired, CertState::Revoked, CertState::Revoked]);
         let list = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
         assert!(list.is_revoked(last.record.serial.as_bytes()) && !list.is_revoked(chain.record.serial.as_bytes()));

@@ -363,7 +363,8 @@ fn a_revoked_certificate_stays_on_the_list_until_a_day_after_its_expiry() {
     assert_eq!(authority.revoke_name(edge_template().identity(), now()).unwrap().len(), 3);
     assert!(crl.refresh().unwrap() && crl.number() == 3);
     assert_eq!(revoked(&crl), [true, true, true]);
-    let states: Vec<CertState> = authority.issued_certs(now()).unwrap().into_iter().map(|(_, state)| state).collect();
+    let states: Vec<CertState> =
+        authority.issued_certs(now()).unwrap().into_iter().map(|(_, state)| state).collect();
     assert_eq!(states, [CertState::Revoked; 3]);
     // A list that is signed long after their expiry does not contain them.
     let end = now().saturating_add(MONTH);

@@ -127,7 +127,12 @@ mod tests {
     fn a_relays_responses_are_parsed() {
         assert_eq!(
             parse_response(crate::tunnel::CONNECTED.as_bytes()).unwrap(),
-            Some(RelayResponse { status: 200, error: None, details: "Connection established".to_owned(), head_len: 39 })
+            Some(RelayResponse {
+                status: 200,
+                error: None,
+                details: "Connection established".to_owned(),
+                head_len: 39
+            })
         );
         let problem =
             Problem::new(Status::ServiceUnavailable, "connection_limit_reached", "this relay is draining")

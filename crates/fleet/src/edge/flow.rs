@@ -82,7 +82,8 @@ pub(super) async fn open(
                 Ok(upstream)
             }
             Err(refused)
-                if private_networks::may_be_local_name(target, &refused, domains) && !edge.public_names.may_have(target) =>
+                if private_networks::may_be_local_name(target, &refused, domains)
+                    && !edge.public_names.may_have(target) =>
             {
                 private_networks::connect_by_name(edge, target, right).await.map(Upstream::Direct).ok_or(refused)
             }

@@ -5,7 +5,7 @@
 //!
 //! 1. A link without carrier, address or default route is left as soon as the kernel reports it, because samples are two seconds apart.
 //! 2. Updates are at least [`MIN_INTERVAL`] apart, however often the kernel reports changes.
-//! 3. This host's own DNS queries also leave the link of the default route if it fails ([`names`]).
+//! 3. This host's own DNS queries also leave the link of the default route if it fails ([`dns_link`]).
 //! 4. A route that the kernel refuses is logged once, and tried again at the next sample; until then packets follow the host's own default
 //!    route. This holds for LAN packets and DNS queries independently.
 
@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use marline_core::units::Instant;
 use marline_net::links::{Interface, InterfaceList, Monitor, Usability, list_interfaces};
-use marline_paths::gateway::{NonTcpRoute, DnsLinks};
+use marline_paths::gateway::{DnsLinks, NonTcpRoute};
 
 use super::Edge;
+use super::dns_link::{self, DnsLinkState};
 use super::link_rates::LinkState;
-use super::names::{self, DnsLinkState};
 use super::udp_link::{UdpLinkReason, UdpLinkSelector, UdpLinkState};
 
 /// chosen: a link that appears or disappears causes a dozen changes within this time.
@@ -31,7 +31,8 @@ const MIN_INTERVAL: Duration = Duration::from_millis(300);
 /// Routes LAN packets over the best single link until dropped.
 pub(super) async fn run(beyond: Arc<NonTcpRoute>, edge: &Edge) -> Infallible {
     let (epoch, mut links) = (std::time::Instant::now(), edge.links.subscribe());
-    let (mut unanswered_links, mut dns_failures) = (edge.unanswered_links.subscribe(), edge.dns_failures.subscribe());
+    let (mut unanswered_links, mut dns_failures) =
+        (edge.unanswered_links.subscribe(), edge.dns_failures.subscribe());
     // Without a monitor the periodic samples suffice.
     let mut monitor = Monitor::new().ok();
     let (mut selector, mut logged_errors) = (UdpLinkSelector::default(), [None, None]);
@@ -161,12 +162,13 @@ fn update_route(
             }
         }
         selector.update(now, &links, interface.map(|interface| interface.name.as_str()));
-        (over, names) = names::choose(&survey, &links, failed_dns_links, exits, selector.state().link.as_deref());
+        (over, names) =
+            dns_link::choose(&survey, &links, failed_dns_links, exits, selector.state().link.as_deref());
     }
     let route_result = beyond.set_link(selector.state().link.as_deref().and_then(|name| survey.by_name(name)));
     names.error = beyond.set_dns_links(over).err().map(|error| error.to_string());
     let interface = exits.into_iter().flatten().map(|interface| interface.name.clone()).collect();
-    Some(RouteUpdate { default_interfaces: interface, route_result: led: route_result, names })
+    Some(RouteUpdate { default_interfaces: interface, route_result, names })
 }
 
 /// Updates the links with the current state of their interfaces.

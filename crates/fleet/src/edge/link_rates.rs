@@ -119,8 +119,9 @@ impl LinkRates {
         for (key, (link, counters)) in &sample.subflows {
             if let Some((_, previous)) = self.previous.subflows.get(key) {
                 let total = carried.entry(link).or_default();
-                (0..2)
-                    .for_each(|direction| total[direction] += counters[direction].saturating_sub(previous[direction]));
+                (0..2).for_each(|direction| {
+                    total[direction] += counters[direction].saturating_sub(previous[direction])
+                });
             }
         }
         let states = sample.links.iter().map(
@@ -135,7 +136,8 @@ impl LinkRates {
                 let (last, sum) = self.totals.entry(name.clone()).or_insert((*counters, [0; 2]));
                 for direction in 0..2 {
                     // An interface that was created again counts from 0.
-                    sum[direction] += counters[direction].checked_sub(last[direction]).unwrap_or(counters[direction]);
+                    sum[direction] +=
+                        counters[direction].checked_sub(last[direction]).unwrap_or(counters[direction]);
                 }
                 *last = *counters;
                 LinkState {

@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Edge, flow, lan_routing, nameless, private_networks, target_acl, udp_watch};
+use super::{Edge, dns_watch, flow, lan_routing, private_networks, target_acl, udp_watch};
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, close, parse};
 
 /// chosen: clients run on this host or on its LAN.
@@ -110,7 +110,7 @@ pub async fn serve_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError 
         lost = accept_lan(gateway, edge) => lost,
         never = lan_routing::run(beyond, edge) => match never {},
         never = udp_watch::run(edge) => match never {},
-        never = nameless::run(edge) => match never {},
+        never = dns_watch::run(edge) => match never {},
     }
 }
 

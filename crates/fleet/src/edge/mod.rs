@@ -15,23 +15,23 @@
 //! 6. A direct connection is the last resort, is reported to the user, and needs [`Config::allow_direct`]: it shows the origin server
 //!    another source address, and uses one link.
 
-mod again;
+mod backoff;
 mod connect_request;
 mod dial;
 mod direct;
+mod dns_link;
+mod dns_watch;
 mod flow;
 mod lan_routing;
+mod link_probe;
 mod link_rates;
 mod listener;
 mod live_match;
 mod live_priority;
 mod local_domain;
-mod nameless;
-mod names;
 mod portal;
 mod private_networks;
 mod rate_convergence;
-mod reached;
 mod relay_list;
 mod relay_pool;
 pub mod relay_selector;
@@ -45,7 +45,7 @@ mod traffic_meter;
 mod trust;
 mod udp_link;
 mod udp_watch;
-mod unused;
+mod unused_links;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -61,11 +61,11 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use connect_request::parse_response;
+pub use dns_link::{DnsLinkOverride, DnsLinkReason, DnsLinkState};
 pub use link_rates::LinkState;
 pub use listener::{ClientListener, ListenError, serve_lan};
 pub use live_match::LiveMatch;
 pub use local_domain::LocalDomain;
-pub use names::{DnsLinkState, DnsLinkOverride, DnsLinkReason};
 pub use portal::PortalProbe;
 pub use relay_list::RelayConfig;
 pub use selector_driver::{FleetStatus, SelectorDriver};
@@ -73,7 +73,7 @@ pub use state_file::{StateFile, run_state_writer};
 pub use throughput_probe::{ProbeLimits, ProbeResult};
 pub use trust::{ClientTrust, install_credentials, read_crl, run_trust};
 pub use udp_link::{UdpLinkReason, UdpLinkState};
-pub use unused::UnusedLink;
+pub use unused_links::UnusedLink;
 
 use self::relay_selector::PersistedState;
 use crate::congestion::CongestionControl;
@@ -206,7 +206,7 @@ pub struct Edge {
     lan_uplink: watch::Sender<BTreeSet<String>>,
     /// Links over which UDP of the LAN is not answered (`udp_watch`).
     unanswered_links: watch::Sender<BTreeSet<String>>,
-    /// Links whose DNS servers do not answer (`nameless`).
+    /// Links whose DNS servers do not answer (`dns_watch`).
     dns_failures: watch::Sender<BTreeSet<String>>,
     public_names: private_networks::PublicNames,
     /// Why the state file could not be written the last time.
@@ -403,8 +403,9 @@ impl Edge {
         let (mut failing, mut monitor, mut stripped) = (self.relay_pool.dialer.failing(), Monitor::new().ok(), 0);
         for round in 0_u64.. {
             let now = Instant::from_millis(u64::try_from(epoch.elapsed().as_millis()).unwrap_or(u64::MAX));
-            let states =
-                self.sample_links_into(&mut links, now, run_dir, round % unused::SAMPLES_PER_CHECK == 0).await;
+            let states = self
+                .sample_links_into(&mut links, now, run_dir, round % unused_links::SAMPLES_PER_CHECK == 0)
+                .await;
             let next = tokio::time::sleep(link_rates::SAMPLE_INTERVAL);
             tokio::pin!(next);
             loop {
@@ -443,7 +444,7 @@ impl Edge {
         let dir = run_dir.to_owned();
         let sampling = tokio::task::spawn_blocking(move || {
             let sample = link_rates::sample_links(&dir);
-            let unused = with_unused.then(|| unused::find_unused(&sample));
+            let unused = with_unused.then(|| unused_links::find_unused(&sample));
             (sample, unused, marline_net::links::list_interfaces().ok())
         });
         let Ok((sample, unused, survey)) = sampling.await else { return self.links() };
@@ -527,7 +528,8 @@ impl Edge {
     /// Records the target of a new flow, for the choice of a relay near the live stream's origin server.
     fn note_target(&self, target: &Target) {
         if let Ok(origin) = target.authority().parse() {
-            self.stream_origin.send_if_modified(|stream_origin| stream_origin.update(origin, self.shaper.is_live(target)));
+            self.stream_origin
+                .send_if_modified(|stream_origin| stream_origin.update(origin, self.shaper.is_live(target)));
         }
     }
 }
@@ -556,7 +558,10 @@ mod tests {
     fn flow_limits_fit_the_relays_limits_and_the_file_descriptors() {
         let (edge_limits, relay_limits) = (AdmissionConfig::default(), crate::relay::Limits::default());
         // So the edge decides which flow is evicted, and the relay does not just refuse the newest.
-        assert!(edge_limits.max_flows < relay_limits.tunnels_per_edge && edge_limits.max_flows_per_client < edge_limits.max_flows);
+        assert!(
+            edge_limits.max_flows < relay_limits.tunnels_per_edge
+                && edge_limits.max_flows_per_client < edge_limits.max_flows
+        );
         let bounds = |descriptors| {
             let AdmissionConfig { max_flows: flows, max_flows_per_client: flows_of_one, .. } =
                 AdmissionConfig::default().fit_descriptors(descriptors);

@@ -245,7 +245,9 @@ mod tests {
         let of =
             |server: &str| AnswerSource::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
         assert!(
-            may_be_of_another_link(&of("198.51.100.53")) && !may_be_of_another_link(&of("192.168.7.1")) && !may_be_of_another_link(&of("fe80::1"))
+            may_be_of_another_link(&of("198.51.100.53"))
+                && !may_be_of_another_link(&of("192.168.7.1"))
+                && !may_be_of_another_link(&of("fe80::1"))
         );
         let lease = AnswerSource::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
         assert!(!may_be_of_another_link(&lease) && !may_be_of_another_link(&AnswerSource::Literal));
@@ -267,7 +269,11 @@ mod tests {
             (502, NoResponse, NoResponse),
             (504, NoResponse, NoResponse),
         ] {
-            assert_eq!((classify_status(status, true), classify_status(status, false)), (of_link, of_another), "{status}");
+            assert_eq!(
+                (classify_status(status, true), classify_status(status, false)),
+                (of_link, of_another),
+                "{status}"
+            );
         }
     }
 }

@@ -244,7 +244,10 @@ mod tests {
         assert!(seen.names.len() == MAX_NAMES && seen.may_have(later, "a.lan") && seen.may_have(later, "b.lan"));
         assert!(seen.may_have(started_at + NAME_LIFETIME - Duration::from_secs(1), "b.lan"));
         // The name would have expired by then.
-        assert!(!seen.may_have(started_at + NAME_LIFETIME, "a.lan") && !seen.may_have(started_at + NAME_LIFETIME, "b.lan"));
+        assert!(
+            !seen.may_have(started_at + NAME_LIFETIME, "a.lan")
+                && !seen.may_have(started_at + NAME_LIFETIME, "b.lan")
+        );
         // Expired names are dropped first.
         seen.note(later + NAME_LIFETIME, "d.lan");
         assert!(seen.names.len() == 1 && !seen.may_have(later + NAME_LIFETIME, "b.lan"));

@@ -31,7 +31,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Config;
-use super::connect_request::{RelayResponse, ConnectError, REQUEST_TIMEOUT_STATUS, request_tunnel};
+use super::connect_request::{ConnectError, REQUEST_TIMEOUT_STATUS, RelayResponse, request_tunnel};
 use super::dial::{self, CONNECT_TIMEOUT, DialOptions, RelayConn, dial, dial_over};
 use super::portal::PortalProber;
 use super::relay_list::{RelayConfig, RelayEntry, RelayList};
@@ -267,7 +267,9 @@ impl RelayPool {
                     return Ok(Tunnel { conn, entry, early_data });
                 }
                 // Rule 6: another relay would refuse as well.
-                Err(ConnectError::Refused(answer)) if !matches!(answer.status, SERVICE_UNAVAILABLE | REQUEST_TIMEOUT_STATUS) => {
+                Err(ConnectError::Refused(answer))
+                    if !matches!(answer.status, SERVICE_UNAVAILABLE | REQUEST_TIMEOUT_STATUS) =>
+                {
                     return Err(TunnelError::Refused(answer));
                 }
                 Err(ConnectError::Refused(answer)) => {

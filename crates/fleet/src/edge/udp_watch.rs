@@ -25,9 +25,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::Edge;
-use super::again::{Backoff, MAX_IDLE_PACKETS, BackoffLimits};
+use super::backoff::{Backoff, BackoffLimits, MAX_IDLE_PACKETS};
+use super::link_probe::{ProbeOutcome, ProbeServer, ProbeTiming};
 use super::link_rates::LinkState;
-use super::reached::{ProbeTiming, ProbeServer, ProbeOutcome};
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// chosen: longer than a slow RTT over LTE; together with the probe, traffic leaves an unresponsive link within three seconds.
@@ -127,7 +127,8 @@ impl UnansweredDetector {
         }
         self.last_periodic = (now, packets.sent);
         let (started_at, whole_sent) = self.last_tls;
-        let whole = now.since(started_at) >= TLS_AFTER_TIME || packets.sent.saturating_sub(whole_sent) >= TLS_AFTER_PACKETS;
+        let whole =
+            now.since(started_at) >= TLS_AFTER_TIME || packets.sent.saturating_sub(whole_sent) >= TLS_AFTER_PACKETS;
         (packets.sent.saturating_sub(sent) > MAX_IDLE_PACKETS).then_some(ProbeReason::Periodic { whole })
     }
 
@@ -158,7 +159,10 @@ impl UnansweredDetector {
             (self.last_answered, self.unanswered_since) = (packets, None);
             return false;
         }
-        if sent <= MAX_STRAY_PACKETS || now.since(since) < UNANSWERED_TIME || self.next_attempt.is_some_and(|next| now < next) {
+        if sent <= MAX_STRAY_PACKETS
+            || now.since(since) < UNANSWERED_TIME
+            || self.next_attempt.is_some_and(|next| now < next)
+        {
             return false;
         }
         let pause = self.pause.unwrap_or(ATTEMPT_PAUSES.min);
@@ -220,7 +224,9 @@ pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
         // Rule 5.
         let others = |link: &str| replacements(&links, link);
         // A link that recovers gets a new detector.
-        watched.retain(|link, _| uplinks.contains(link) && !others(link).is_empty() && !unresponsive.contains_key(link));
+        watched.retain(|link, _| {
+            uplinks.contains(link) && !others(link).is_empty() && !unresponsive.contains_key(link)
+        });
         unresponsive.retain(|name, _| is_relevant(&links, name));
         for link in links.iter().filter(|link| uplinks.contains(&link.name)) {
             let (others, is_tried) = (others(&link.name), running.contains(&link.name));
@@ -358,7 +364,12 @@ fn judge(shown: ProbeOutcome, others: ProbeOutcome) -> Option<bool> {
 }
 
 /// Probes the link, a second time if the first result is doubtful.
-async fn probe_link(server: &ProbeServer, link: &str, due: ProbeReason, started_at: Option<PacketCounters>) -> ProbeOutcome {
+async fn probe_link(
+    server: &ProbeServer,
+    link: &str,
+    due: ProbeReason,
+    started_at: Option<PacketCounters>,
+) -> ProbeOutcome {
     let patience = match due {
         ProbeReason::Periodic { .. } => ProbeTiming::SLOW,
         ProbeReason::Unanswered | ProbeReason::Recheck => ProbeTiming::QUICK,
@@ -490,7 +501,9 @@ mod tests {
         let mut seldom = new();
         let is_whole = (1..=7).map(|n| {
             packets = PacketCounters { sent: packets.sent + 21, received: packets.received + 21 };
-            seldom.sample(at(n * 10_000), packets, false).inspect(|due| seldom.probe_ended(at(n * 10_000), packets, *due))
+            seldom
+                .sample(at(n * 10_000), packets, false)
+                .inspect(|due| seldom.probe_ended(at(n * 10_000), packets, *due))
         });
         assert_eq!(is_whole.filter(|due| *due == Some(ProbeReason::Periodic { whole: true })).count(), 1);
         // Connections to relays receive data.
@@ -498,7 +511,10 @@ mod tests {
         let mut unanswered = new();
         assert!((1..400).all(|n| unanswered.sample(at(n * 250), packets(n), true).is_none()));
         assert_eq!(unanswered.sample(at(100_000), packets(400), false), None);
-        assert_eq!(unanswered.sample(at(110_000), packets(421), false), Some(ProbeReason::Periodic { whole: false }));
+        assert_eq!(
+            unanswered.sample(at(110_000), packets(421), false),
+            Some(ProbeReason::Periodic { whole: false })
+        );
     }
 
     #[test]

@@ -125,9 +125,9 @@ impl ServiceTarget {
         };
         // A service on this host, on a LAN of this host or behind a static route is reached by the kernel's routes alone. The dialer
         // learns this from the result, so that it does not take the link for the path to the service.
-        let is_behind_links = addresses
-            .iter()
-            .any(|address| dialer.is_behind_links(address.ip()) && !is_behind_static_route(address.ip(), link, dialer));
+        let is_behind_links = addresses.iter().any(|address| {
+            dialer.is_behind_links(address.ip()) && !is_behind_static_route(address.ip(), link, dialer)
+        });
         let link = link.filter(|_| is_behind_links);
         if let Some(link) = link {
             addresses = LinkDialer::with_link_families(addresses, link)?;
@@ -445,7 +445,11 @@ mod tests {
             (AddressZone::Private, true, by_a_link, false),
             (AddressZone::Internet, true, by_a_link, false),
         ] {
-            assert_eq!(uses_static_route(zone, is_own, static_route), expected, "{zone:?} {is_own} {static_route:?}");
+            assert_eq!(
+                uses_static_route(zone, is_own, static_route),
+                expected,
+                "{zone:?} {is_own} {static_route:?}"
+            );
         }
     }
 

@@ -295,7 +295,8 @@ impl Coordinator {
         let key = format!("{DRAIN_PREFIX}{relay}");
         let expires_at = time.map_or(UtcSeconds::MAX, |time| UtcSeconds::now().saturating_add(time));
         let entry = Entry { key, value: by.to_string(), expires_at };
-        let update = move |store: &mut dyn Store| if draining { store.put(&entry) } else { store.remove(&entry.key) };
+        let update =
+            move |store: &mut dyn Store| if draining { store.put(&entry) } else { store.remove(&entry.key) };
         self.store(update).await.is_ok()
     }
 

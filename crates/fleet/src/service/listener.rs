@@ -119,7 +119,8 @@ impl ApiListener {
         let mut listeners = Vec::new();
         for address in listen {
             let bound = TcpListener::bind(address).await;
-            let bind_error = |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {error}"));
+            let bind_error =
+                |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {error}"));
             listeners.push(bound.map_err(bind_error)?);
         }
         let shared = SharedLimits {

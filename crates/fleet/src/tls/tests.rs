@@ -134,7 +134,10 @@ fn members_of_one_fleet_authenticate_each_other() {
 fn clients_without_a_certificate_are_unauthenticated() {
     let fleet = TestFleet::new();
     let unauthenticated = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
-    assert_refused(handshake(&fleet.server(&[Role::Edge], false), &unauthenticated, "localhost"), "NoCertificatesPresented");
+    assert_refused(
+        handshake(&fleet.server(&[Role::Edge], false), &unauthenticated, "localhost"),
+        "NoCertificatesPresented",
+    );
     let met = handshake(&fleet.server(&[Role::Edge], true), &unauthenticated, "localhost").unwrap();
     assert!(Peer::of(met.server.peer_certificates()).unwrap_err().to_string().contains("no certificate"));
 }

@@ -32,7 +32,9 @@ fn small_disk(test: &str) -> Option<PathBuf> {
         command.stdin(Stdio::null()).output()
     };
     let variants: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
-    let is_possible = |unshare_args: &&[&str]| run(unshare_args, Path::new("true"), &[]).is_ok_and(|output| output.status.success());
+    let is_possible = |unshare_args: &&[&str]| {
+        run(unshare_args, Path::new("true"), &[]).is_ok_and(|output| output.status.success())
+    };
     let Some(variant) = variants.into_iter().find(is_possible) else {
         println!("skipped: cannot create a mount namespace with a tmpfs (unshare --mount, mount -t tmpfs)");
         return None;
@@ -79,8 +81,7 @@ fn a_full_disk_stops_no_relay_and_admits_no_revoked_member() {
             .start(Limits::default(), |_| Box::new(EmbeddedStore::open(&disk.join("fleet.redb")).unwrap()))
             .await;
         let revoked = disk.join("revoked.pem");
-        let AnnouncedRelay { relay, listeners, trust, config, client } =
-            AnnouncedRelay::new(&service, &revoked);
+        let AnnouncedRelay { relay, listeners, trust, config, client } = AnnouncedRelay::new(&service, &revoked);
         let address = listeners.addresses()[0];
         let (serving_relay, heartbeat_relay) = (Arc::clone(&relay), Arc::clone(&relay));
         tokio::spawn(async move { listeners.serve(&serving_relay).await.map(|never| match never {}) });
@@ -112,7 +113,8 @@ fn a_full_disk_stops_no_relay_and_admits_no_revoked_member() {
         // A revoked edge is refused, although the relay cannot write the new list to its disk.
         let before = std::fs::read(&revoked).unwrap();
         service.authority().revoke_name(&revoked_edge.peer().unwrap().identity, UtcSeconds::now()).unwrap();
-        wait_until("the relay refuses the revoked edge", async || !relay_answers(address, &revoked_edge).await).await;
+        wait_until("the relay refuses the revoked edge", async || !relay_answers(address, &revoked_edge).await)
+            .await;
         assert!(relay_answers(address, &good).await);
         assert_eq!(std::fs::read(&revoked).unwrap(), before);
 

@@ -145,7 +145,8 @@ async fn forged_request(address: &str, credentials: &Credentials, member: &str) 
     let tls = tokio_rustls::TlsConnector::from(Arc::new(client_config(credentials, None, true).unwrap()));
     let socket = TcpStream::connect(address).await.unwrap();
     let mut stream = tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap();
-    let request = format!("GET /v1/edges HTTP/1.1\r\nhost: x\r\nmarline-for: {member}\r\nconnection: close\r\n\r\n");
+    let request =
+        format!("GET /v1/edges HTTP/1.1\r\nhost: x\r\nmarline-for: {member}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut response = Vec::new();
     let _ = stream.read_to_end(&mut response).await;
@@ -314,7 +315,8 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
         // Only the first process has received the drain, so only it can write it again.
         let first_leads = first.coordinator.is_leader();
         wait_until("the drain is written again", async || {
-            !first_leads || server.try_query::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
+            !first_leads
+                || server.try_query::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
         })
         .await;
         wait_until("the error has ended", async || {

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use marline_sim::spec::{LinkEventKind, LinkSpec};
+use marline_sys::priority;
 use marline_sys::process::PidNamespace;
-use marline_sys::sched;
 use marline_terminal::output;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -106,10 +106,10 @@ fn run_thread(engine: Engine, result_sender: &SyncSender<std::io::Result<PidName
     if result_sender.send(pid_namespace).is_err() || has_failed {
         return;
     }
-    let real_time = sched::set_real_time(REAL_TIME_PRIORITY).is_ok();
+    let real_time = priority::set_real_time(REAL_TIME_PRIORITY).is_ok();
     if !real_time {
         // Not permitted either, most likely: then the lateness tells how well it goes without.
-        let _ = sched::set_nice(-20);
+        let _ = priority::set_nice(-20);
     }
     if let Err(error) = engine.run(real_time) {
         output::print_notice(NAME, &format!("the emulator ended: {error}"));

@@ -32,8 +32,9 @@ pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
 /// Whether packets to an address leave by another route than a default one: one of an interface's own networks, or a static route.
 pub fn has_non_default_route(address: IpAddr) -> bool {
     let address = address.to_canonical();
-    matching_route(address)
-        .is_ok_and(|entry| entry.is_some_and(|entry| entry.route_type == RTN_UNICAST && is_non_default(&entry, address)))
+    matching_route(address).is_ok_and(|entry| {
+        entry.is_some_and(|entry| entry.route_type == RTN_UNICAST && is_non_default(&entry, address))
+    })
 }
 
 /// The number of the interface by which packets to an address leave if they do so by another route than a default one.

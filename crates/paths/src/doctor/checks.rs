@@ -2,7 +2,7 @@
 
 use super::facts::{HostFacts, LoopbackResult};
 use super::{Finding, Severity};
-use crate::ground::{RunningDaemon, other_path_manager};
+use crate::host_config::{RunningDaemon, other_path_manager};
 
 /// All of them, in the order in which a person would look.
 pub(super) fn check_host(facts: &HostFacts) -> Vec<Finding> {
@@ -78,7 +78,8 @@ fn check_privilege(facts: &HostFacts) -> Finding {
 
 fn check_sysctl_access(facts: &HostFacts) -> Option<Finding> {
     const NAME: &str = "settings";
-    let is_configured = facts.path_manager.as_deref() == Some("userspace") && facts.mptcp_enabled.as_deref() != Some("0");
+    let is_configured =
+        facts.path_manager.as_deref() == Some("userspace") && facts.mptcp_enabled.as_deref() != Some("0");
     (facts.has_net_admin && !facts.has_sysctl_access).then(|| {
         if is_configured {
             return Finding::note(
@@ -146,7 +147,9 @@ fn check_daemon_setting(facts: &HostFacts, daemon: RunningDaemon) -> Finding {
     match needed {
         Some(needed) if current != needed => Finding::blocks(
             NAME,
-            format!("{daemon} runs, but somebody has set it to {current} meanwhile: new connections are not steered"),
+            format!(
+                "{daemon} runs, but somebody has set it to {current} meanwhile: new connections are not steered"
+            ),
             format!(
                 "find out who sets it (a file in /etc/sysctl.d, mptcpd), and `sysctl -w net.mptcp.path_manager={needed}` \
                  (before Linux 6.16 `net.mptcp.pm_type`)"
@@ -213,8 +216,11 @@ fn check_fallback(facts: &HostFacts) -> Option<Finding> {
 
 fn check_endpoints(facts: &HostFacts) -> Option<Finding> {
     let endpoints = facts.endpoints.as_ref().filter(|endpoints| !endpoints.is_empty())?;
-    let owner =
-        if facts.has_network_manager { "NetworkManager (connection.mptcp-flags) or somebody else" } else { "somebody" };
+    let owner = if facts.has_network_manager {
+        "NetworkManager (connection.mptcp-flags) or somebody else"
+    } else {
+        "somebody"
+    };
     let disable = if facts.has_network_manager {
         "`nmcli connection modify NAME connection.mptcp-flags disabled`, or `ip mptcp endpoint flush`"
     } else {
@@ -287,7 +293,11 @@ pub(super) mod tests {
     fn assert_finding(facts: &HostFacts, name: &str, state: Severity, message: &str) {
         let (found, text) = finding_text(facts, name).unwrap_or_else(|| panic!("nothing about {name}"));
         assert!(found == state && text.contains(message), "{found:?} {text}");
-        assert_eq!(found == Severity::Ok, text.ends_with("| "), "a remedy exactly where something is wrong: {text}");
+        assert_eq!(
+            found == Severity::Ok,
+            text.ends_with("| "),
+            "a remedy exactly where something is wrong: {text}"
+        );
     }
 
     #[test]
@@ -300,16 +310,28 @@ pub(super) mod tests {
     #[test]
     fn a_kernel_without_mptcp_or_too_old_is_the_only_finding() {
         let without = HostFacts { mptcp_enabled: None, path_manager: None, has_events: false, ..healthy_facts() };
-        assert_finding(&without, "kernel", Severity::Blocks, "has no MPTCP | a kernel from 5.19 on with CONFIG_MPTCP=y");
+        assert_finding(
+            &without,
+            "kernel",
+            Severity::Blocks,
+            "has no MPTCP | a kernel from 5.19 on with CONFIG_MPTCP=y",
+        );
         assert_eq!(check_host(&without).len(), 1);
-        for old in [HostFacts { path_manager: None, ..healthy_facts() }, HostFacts { has_events: false, ..healthy_facts() }] {
+        for old in [
+            HostFacts { path_manager: None, ..healthy_facts() },
+            HostFacts { has_events: false, ..healthy_facts() },
+        ] {
             assert_finding(&old, "kernel", Severity::Blocks, "no path manager for programs");
         }
     }
 
     #[test]
     fn mptcp_that_is_switched_off_blocks() {
-        let off = HostFacts { mptcp_enabled: Some("0".into()), loopback: LoopbackResult::Failed("refused".into()), ..healthy_facts() };
+        let off = HostFacts {
+            mptcp_enabled: Some("0".into()),
+            loopback: LoopbackResult::Failed("refused".into()),
+            ..healthy_facts()
+        };
         assert_finding(&off, "MPTCP", Severity::Blocks, "`sysctl -w net.mptcp.enabled=1`");
         let odd = HostFacts { loopback: LoopbackResult::Failed("timed out".into()), ..healthy_facts() };
         assert_finding(&odd, "MPTCP", Severity::Note, "cannot try it with itself: timed out");
@@ -370,9 +392,17 @@ pub(super) mod tests {
         ] {
             assert_finding(&with(mode, is), "path manager", state, message);
         }
-        let by_daemon =
-            HostFacts { daemon: Some(RunningDaemon { process: None }), has_net_admin: false, ..with(None, "userspace") };
-        assert_finding(&by_daemon, "path manager", Severity::Ok, "`marline paths` runs; `sudo marline paths status` says");
+        let by_daemon = HostFacts {
+            daemon: Some(RunningDaemon { process: None }),
+            has_net_admin: false,
+            ..with(None, "userspace")
+        };
+        assert_finding(
+            &by_daemon,
+            "path manager",
+            Severity::Ok,
+            "`marline paths` runs; `sudo marline paths status` says",
+        );
     }
 
     #[test]
@@ -388,7 +418,11 @@ pub(super) mod tests {
             Severity::Blocks,
             "`sysctl -w net.mptcp.blackhole_timeout=3600` switches MPTCP on again",
         );
-        assert_eq!(finding_text(&HostFacts { blackhole_timeout: None, ..now }, "blackhole"), None, "a kernel that knows none");
+        assert_eq!(
+            finding_text(&HostFacts { blackhole_timeout: None, ..now }, "blackhole"),
+            None,
+            "a kernel that knows none"
+        );
     }
 
     #[test]
@@ -410,7 +444,12 @@ pub(super) mod tests {
     fn endpoints_of_others_are_noted_with_how_to_get_rid_of_them() {
         let endpoints = Some(vec!["10.1.0.2 id 1".to_owned(), "10.2.0.2 id 2".to_owned()]);
         let mut facts = HostFacts { endpoints, ..healthy_facts() };
-        assert_finding(&facts, "endpoints", Severity::Note, "has configured 2 endpoints: 10.1.0.2 id 1, 10.2.0.2 id 2");
+        assert_finding(
+            &facts,
+            "endpoints",
+            Severity::Note,
+            "has configured 2 endpoints: 10.1.0.2 id 1, 10.2.0.2 id 2",
+        );
         facts.has_network_manager = true;
         assert_finding(&facts, "endpoints", Severity::Note, "connection.mptcp-flags disabled");
         assert_eq!(
@@ -424,6 +463,9 @@ pub(super) mod tests {
     fn what_a_killed_run_left_is_noted_while_no_other_runs() {
         let killed = HostFacts { leftovers: vec!["net.mptcp.path_manager=userspace".into()], ..healthy_facts() };
         assert_finding(&killed, "leftovers", Severity::Note, "`marline restore`");
-        assert_eq!(finding_text(&HostFacts { daemon: Some(RunningDaemon { process: Some(7) }), ..killed }, "leftovers"), None);
+        assert_eq!(
+            finding_text(&HostFacts { daemon: Some(RunningDaemon { process: Some(7) }), ..killed }, "leftovers"),
+            None
+        );
     }
 }

@@ -13,9 +13,9 @@ use marline_sys::netlink::{Protocol, Socket as Netlink};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
 use super::netstat::mptcp_counters;
-use super::roads::{LinkFacts, gather_links};
+use super::routes::{LinkFacts, gather_links};
 use crate::control::{self, ControlReply, ControlRequest};
-use crate::ground::{self, EventListener, RunningDaemon, Sysctls, event_group, event_listeners};
+use crate::host_config::{self, EventListener, RunningDaemon, Sysctls, event_group, event_listeners};
 
 /// What the doctor knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,7 +86,8 @@ impl HostFacts {
 
     /// Looks once more at what probes may have changed: a link that drops MPTCP's packets makes the kernel switch it off.
     pub fn refresh(&mut self) {
-        self.mptcp_counters = mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default());
+        self.mptcp_counters =
+            mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default());
         self.loopback = test_loopback();
     }
 }
@@ -95,36 +96,40 @@ impl HostFacts {
 ///
 /// # Errors
 /// Interfaces cannot be listed.
-pub fn gather_facts(run_dir: &Path, requested_links: Vec<RequestedLink>, link_args: &[LinkArg]) -> Result<HostFacts, LinksError> {
+pub fn gather_facts(
+    run_dir: &Path,
+    requested_links: Vec<RequestedLink>,
+    link_args: &[LinkArg],
+) -> Result<HostFacts, LinksError> {
     let settings = Sysctls::of_system();
     let survey = list_interfaces()?;
     let metered = MeteredHints::query(&survey);
-    let path_manager = settings.read(ground::PATH_MANAGER);
+    let path_manager = settings.read(host_config::PATH_MANAGER);
     let path_manager = path_manager.or_else(|| {
         settings
-            .read(ground::PM_TYPE)
+            .read(host_config::PM_TYPE)
             .map(|number| if number == "0" { "kernel".into() } else { "userspace".into() })
     });
     let listeners = event_listeners();
-    let daemon = ground::find_daemon(run_dir, &listeners);
+    let daemon = host_config::find_daemon(run_dir, &listeners);
     Ok(HostFacts {
         kernel_version: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-        mptcp_enabled: settings.read(ground::MPTCP_ENABLED),
+        mptcp_enabled: settings.read(host_config::MPTCP_ENABLED),
         path_manager,
         blackhole_timeout: settings.read("net.mptcp.blackhole_timeout").and_then(|text| text.parse().ok()),
-        has_sysctl_access: settings.is_writable(ground::MPTCP_ENABLED),
+        has_sysctl_access: settings.is_writable(host_config::MPTCP_ENABLED),
         has_events: event_group().is_some(),
         mptcp_counters: mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default()),
         loopback: test_loopback(),
-        has_net_admin: ground::has_net_admin(),
+        has_net_admin: host_config::has_net_admin(),
         daemon_mode: daemon.and_then(|_| query_mode(run_dir)),
         daemon,
         event_listeners: listeners,
-        endpoints: ground::foreign_endpoints(run_dir).ok().map(endpoint_texts),
+        endpoints: host_config::foreign_endpoints(run_dir).ok().map(endpoint_texts),
         has_network_manager: Path::new("/run/NetworkManager").exists(),
-        leftovers: ground::leftovers(run_dir),
+        leftovers: host_config::leftovers(run_dir),
         links: gather_links(&survey, &metered, &settings, link_args),
-        requested_links: named: requested_links,
+        requested_links,
         survey,
     })
 }
@@ -198,7 +203,10 @@ mod tests {
             assert!(facts.has_events && facts.has_sysctl_access && facts.has_net_admin && facts.daemon.is_none());
             assert!(facts.mptcp_counters.contains_key("MPCapableSYNTX"), "{:?}", facts.mptcp_counters);
             fs::write("/proc/sys/net/mptcp/enabled", "0").unwrap();
-            assert!(matches!(gather_facts(run_dir.path(), Vec::new(), &[]).unwrap().loopback, LoopbackResult::Failed(_)));
+            assert!(matches!(
+                gather_facts(run_dir.path(), Vec::new(), &[]).unwrap().loopback,
+                LoopbackResult::Failed(_)
+            ));
         });
     }
 }

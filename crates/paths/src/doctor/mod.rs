@@ -14,15 +14,15 @@ mod facts;
 mod netstat;
 mod path_mtu;
 mod probe;
-mod roads;
+mod routes;
 
 use serde::Serialize;
 
-pub use super::ground::{EventListener, RunningDaemon};
+pub use super::host_config::{EventListener, RunningDaemon};
 pub use facts::{HostFacts, LoopbackResult, RequestedLink, gather_facts};
 pub use path_mtu::BlackHole;
-pub use probe::{LinkProbe, ProbeVerdict as ProbeVerdict, resolve_server, probe_links};
-pub use roads::LinkFacts;
+pub use probe::{LinkProbe, ProbeVerdict, probe_links, resolve_server};
+pub use routes::LinkFacts;
 
 /// How much something matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -75,9 +75,10 @@ pub struct Report {
 /// What the facts, and the probes if there were any, come to.
 pub fn examine_host(facts: &HostFacts, probes: &[LinkProbe]) -> Report {
     let mut findings = checks::check_host(facts);
-    findings.extend(roads::check_links(facts));
+    findings.extend(routes::check_links(facts));
     findings.extend(probes.iter().map(probe::finding));
     let black_holes = probes.iter().filter_map(|probed| Some((probed, probed.black_hole?)));
-    findings.extend(black_holes.map(|(probed, black_hole)| path_mtu::finding(&probed.link, probed.server, black_hole)));
+    findings
+        .extend(black_holes.map(|(probed, black_hole)| path_mtu::finding(&probed.link, probed.server, black_hole)));
     Report { ok: findings.iter().all(|finding| finding.severity != Severity::Blocks), findings }
 }

@@ -88,7 +88,7 @@ fn mtu_passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool
 
 /// What it comes to.
 pub(super) fn finding(link: &str, server: SocketAddr, black_hole: BlackHole) -> Finding {
-    let BlackHole { mtu, passing_mtu: passes: passing_mtu } = black_hole;
+    let BlackHole { mtu, passing_mtu } = black_hole;
     Finding::note(
         "path MTU",
         format!(
@@ -144,13 +144,15 @@ mod tests {
             assert_eq!(found, Some(BlackHole { mtu: 1500, passing_mtu: 1430 }));
             let result = finding("c1", address, found.unwrap());
             assert!(
-                result.message.contains("packets of 1430 bytes pass") && result.remedy.contains("ip link set c1 mtu 1430")
+                result.message.contains("packets of 1430 bytes pass")
+                    && result.remedy.contains("ip link set c1 mtu 1430")
             );
-            server_netns.run(|| {
-                ip("link set s1 mtu 1500");
-                Ok(())
-            })
-            .unwrap();
+            server_netns
+                .run(|| {
+                    ip("link set s1 mtu 1500");
+                    Ok(())
+                })
+                .unwrap();
             assert_eq!(find_black_hole(link, address).unwrap(), None);
         });
     }

@@ -163,7 +163,7 @@ fn connect_mptcp(link: &Interface, server: SocketAddr) -> io::Result<bool> {
 /// What it comes to.
 pub(super) fn finding(probed: &LinkProbe) -> Finding {
     const NAME: &str = "probe";
-    let LinkProbe { link, server, verdict, is_server_proven: proved: is_server_proven, .. } = probed;
+    let LinkProbe { link, server, verdict, is_server_proven, .. } = probed;
     match verdict {
         ProbeVerdict::Mptcp => Finding::ok(NAME, format!("{link}: {server} answers with MPTCP's option")),
         ProbeVerdict::PlainTcp if *is_server_proven => Finding::note(
@@ -231,7 +231,7 @@ mod tests {
                 link: "wwan0".into(),
                 server: "192.0.2.1:80".parse().unwrap(),
                 verdict,
-                is_server_proven: proved: is_server_proven,
+                is_server_proven,
                 black_hole: None,
             });
             (finding.severity, finding.message)
@@ -242,7 +242,9 @@ mod tests {
         assert!(probed(ProbeVerdict::Failed("timed out".into()), false).1.ends_with("192.0.2.1:80: timed out"));
         for is_server_proven in [true, false] {
             let (state, message) = probed(ProbeVerdict::Dropped, is_server_proven);
-            assert!(state == Severity::Note && message.contains("dropped on the way") && !message.contains("stripped"));
+            assert!(
+                state == Severity::Note && message.contains("dropped on the way") && !message.contains("stripped")
+            );
         }
         assert!(probed(ProbeVerdict::Refused, false).1.ends_with("nobody listens at this port: the link works"));
         assert!(probed(ProbeVerdict::MptcpOff, false).1.contains("nothing can be told of the links"));
@@ -252,7 +254,8 @@ mod tests {
     #[test]
     fn what_would_tell_nothing_is_not_tried() {
         let parse_addr = |address: &str| -> SocketAddr { address.parse().unwrap() };
-        let verdict = |addresses: &[SocketAddr], is_mptcp_off| probe_links(&[], addresses, is_mptcp_off).remove(0).verdict;
+        let verdict =
+            |addresses: &[SocketAddr], is_mptcp_off| probe_links(&[], addresses, is_mptcp_off).remove(0).verdict;
         assert_eq!(verdict(&[parse_addr("[::1]:80"), parse_addr("127.0.0.1:80")], false), ProbeVerdict::Loopback);
         assert_eq!(verdict(&[parse_addr("192.0.2.1:80")], true), ProbeVerdict::MptcpOff);
         assert_eq!(verdict(&[parse_addr("192.0.2.1:80")], false), ProbeVerdict::NoAddress);
@@ -261,7 +264,7 @@ mod tests {
     #[test]
     fn servers_with_and_without_mptcp_are_told_apart() {
         in_a_network(|| {
-            if !crate::ground::Sysctls::of_system().has_mptcp() {
+            if !crate::host_config::Sysctls::of_system().has_mptcp() {
                 eprintln!("skipped: this kernel has no MPTCP");
                 return;
             }

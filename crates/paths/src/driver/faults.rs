@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use tokio::sync::oneshot;
 
 use super::super::NoHostConfig;
-use super::table::{ConnEntry, Subflow};
+use super::subflow_table::{ConnEntry, Subflow};
 use super::*;
 
 /// A kernel that answers each question about sockets with an error: the next one of its list, and 0 after the last.
@@ -82,7 +82,11 @@ impl Machine for RecordingMachine {
 fn test_driver(kernel: &FailingKernel) -> Driver<RecordingMachine> {
     let model = Model::new("nothing", BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
     let log = RecordedMachine::new(RecordingMachine(Vec::new()), Config::new(model, Vec::new()), None).unwrap();
-    let kernel_sockets = KernelSockets { path_manager: None, sock_diag: kernel.sock_diag(), route_socket: RouteSocket::open().unwrap() };
+    let kernel_sockets = KernelSockets {
+        path_manager: None,
+        sock_diag: kernel.sock_diag(),
+        route_socket: RouteSocket::open().unwrap(),
+    };
     Driver::new(log, kernel_sockets, LinkInterfaces::new(&[], false), Mode::DryRun, Box::new(NoHostConfig))
 }
 
@@ -107,8 +111,8 @@ fn run_until_queries(kernel: &FailingKernel, min_queries: usize) -> Result<(), P
         tokio::pin!(client);
         tokio::pin!(driver_run);
         tokio::select! {
-            result = &mut runs => result,
-            () = &mut asks => runs.await,
+            result = &mut driver_run => result,
+            () = &mut client => driver_run.await,
         }
     })
 }

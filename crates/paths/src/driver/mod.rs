@@ -9,25 +9,25 @@
 //!    [`GUARD`] whether anything was lost without a word.
 //! 4. Without privilege (`--dry-run`) there are no events: dumps once a second stand for them, and each command is
 //!    refused as not permitted.
-//! 5. What fails and can heal is tried again, ever more seldom; the run ends with what cannot (`trouble`).
+//! 5. What fails and can heal is tried again, ever more seldom; the run ends with what cannot (`retry`).
 //!
-//! Files: [`table`](self) keeps the kernel's names of subflows, `lines` those of links, `arrivals` takes up further ones,
-//! `hear` takes events, `act` carries out, `sync` dumps, `host` speaks for all connections at once where the kernel's own
+//! Files: [`subflow_table`](self) keeps the kernel's names of subflows, `interfaces` those of links, `hotplug` takes up further ones,
+//! `events` takes events, `commands` carries out, `resync` dumps, `kernel_pm` speaks for all connections at once where the kernel's own
 //! path manager rules.
 
-mod act;
-mod arrivals;
+mod commands;
+mod describe;
+mod events;
 #[cfg(test)]
 mod faults;
-mod hear;
-mod host;
-mod lines;
+mod hotplug;
+mod interfaces;
+mod kernel_pm;
 #[cfg(test)]
-mod live;
-mod sync;
-mod table;
-mod trouble;
-mod words;
+mod netns_tests;
+mod resync;
+mod retry;
+mod subflow_table;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
@@ -39,17 +39,17 @@ use marline_core::paths::{Config, ConnId, Input, Output};
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
 use marline_net::links::{LinkSelection, Monitor, list_interfaces};
-use marline_net::logged::{LogError, RecordedMachine};
+use marline_net::recorded_machine::{LogError, RecordedMachine};
 use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc;
 
-use self::host::AggregateConn;
-use self::lines::{LinkInterfaces, LinkTransition};
-use self::table::SubflowTable;
-use self::trouble::{MIN_RETRY_DELAY, MAX_RETRY_DELAY, Retry};
+use self::interfaces::{LinkInterfaces, LinkTransition};
+use self::kernel_pm::AggregateConn;
+use self::retry::{MAX_RETRY_DELAY, MIN_RETRY_DELAY, Retry};
+use self::subflow_table::SubflowTable;
 use super::kernel::{EventSubscription, FallbackCounters, PathManager, SockDiag, read_fallback_counters};
 use super::snapshot::{Management, Snapshot, Totals};
-use super::{DriverQuery, Budgets, HostConfigurator, Job, Mode, PathsError};
+use super::{Budgets, DriverQuery, HostConfigurator, Job, Mode, PathsError};
 
 /// One line of a log.
 pub type PathsRecord = Record<Config, Input, Output>;
@@ -130,7 +130,7 @@ async fn drive_with<M: Policy>(
     let result = driver.run(&mut queries, events.as_mut(), &mut monitor, stop).await;
     driver.host_config.restore();
     driver.save_budgets();
-    let finished = driver.log.finish().map_err(unwritten);
+    let finished = driver.log.finish().map_err(log_error);
     result?;
     finished
 }
@@ -160,7 +160,7 @@ impl KernelSockets {
         }
         let sock_diag = SockDiag::open().map_err(|error| kernel_error("sock_diag", error))?;
         let route_socket = RouteSocket::open().map_err(|error| kernel_error("route netlink", error))?;
-        Ok((Self { path_manager: manager: path_manager, sock_diag: sockets: sock_diag, route_socket: routes: route_socket }, events, Monitor::new()?))
+        Ok((Self { path_manager, sock_diag, route_socket }, events, Monitor::new()?))
     }
 }
 
@@ -168,18 +168,24 @@ impl KernelSockets {
 type StartStep<M> = fn(&mut Driver<M>) -> Result<(), PathsError>;
 
 impl<M: Policy> Driver<M> {
-    fn new(log: RecordedMachine<M, Config>, kernel_sockets: KernelSockets, links: LinkInterfaces, mode: Mode, host_config: Box<dyn HostConfigurator>) -> Self {
-        let KernelSockets { path_manager: manager: path_manager, sock_diag: sockets: sock_diag, route_socket: routes: route_socket } = kernel_sockets;
+    fn new(
+        log: RecordedMachine<M, Config>,
+        kernel_sockets: KernelSockets,
+        links: LinkInterfaces,
+        mode: Mode,
+        host_config: Box<dyn HostConfigurator>,
+    ) -> Self {
+        let KernelSockets { path_manager, sock_diag, route_socket } = kernel_sockets;
         Self {
             log,
             started: std::time::Instant::now(),
             mode,
-            path_manager: manager: path_manager,
-            sock_diag: sockets: sock_diag,
-            route_socket: routes: route_socket,
-            host_config: ground: host_config,
+            path_manager,
+            sock_diag,
+            route_socket,
+            host_config,
             subflow_table: SubflowTable::default(),
-            links: lines: links,
+            links,
             // Nothing that comes is used, and nothing is kept.
             selection: LinkSelection::Named(Vec::new()),
             budgets: Budgets::default(),
@@ -241,7 +247,7 @@ impl<M: Policy> Driver<M> {
                     let outcome = changed.map_err(PathsError::from).and_then(|()| self.survey_links());
                     self.survey_retry.record_result(now, outcome)?;
                 }
-                batch = hear::next_events(&mut events), if can_read_events => {
+                batch = events::next_events(&mut events), if can_read_events => {
                     let batch = batch.map_err(|error| PathsError::kernel("MPTCP's events", error));
                     let has_lost_events = batch.as_ref().map_or(true, |batch| batch.has_lost_events);
                     let batch = batch.map(|batch| self.on_events(batch.events));
@@ -309,7 +315,10 @@ impl<M: Policy> Driver<M> {
             // The ground may have left something alone for a while.
             let outcome = self.survey_links();
             self.survey_retry.record_result(now, outcome)?;
-            if !self.subflow_table.conns.is_empty() || self.has_new_fallbacks || read_fallback_counters().established > 0 {
+            if !self.subflow_table.conns.is_empty()
+                || self.has_new_fallbacks
+                || read_fallback_counters().established > 0
+            {
                 self.has_new_fallbacks = false;
                 self.resync_or_retry(now)?;
             }
@@ -345,12 +354,16 @@ impl<M: Policy> Driver<M> {
         for index in 0..self.links.all.len() {
             let Some(interface) = self.links.all.get(index).filter(|interface| interface.is_up) else { continue };
             let link = interface.link;
-            let Ok(reply) = self.route_socket.request(&Request::link_by_index(interface.index).finish(1)) else { continue };
+            let Ok(reply) = self.route_socket.request(&Request::link_by_index(interface.index).finish(1)) else {
+                continue;
+            };
             // One that was renamed is another link's, or nobody's: the survey will tell.
             let has_name = |found_link: &Link| found_link.name == interface.name();
-            let Some(found_link) = messages(&reply).find_map(|m| Link::parse(&m)).filter(has_name) else { continue };
+            let Some(found_link) = messages(&reply).find_map(|m| Link::parse(&m)).filter(has_name) else {
+                continue;
+            };
             self.links.update_counters(link, found_link.received_bytes, found_link.sent_bytes, SECOND);
-            let totals = self.links.get(link).map(lines::LinkInterface::totals).unwrap_or_default();
+            let totals = self.links.get(link).map(interfaces::LinkInterface::totals).unwrap_or_default();
             self.feed_machine(Input::InterfaceCounters { link, received: totals.0, sent: totals.1 });
         }
         let fallback = read_fallback_counters().fallen_back.saturating_sub(self.fallback_baseline.fallen_back);
@@ -395,13 +408,17 @@ impl<M: Policy> Driver<M> {
         }
         for transition in &transitions {
             match *transition {
-                LinkTransition::Up(link) | LinkTransition::NewAddress(link) => self.feed_machine(Input::LinkUp { link }),
+                LinkTransition::Up(link) | LinkTransition::NewAddress(link) => {
+                    self.feed_machine(Input::LinkUp { link })
+                }
                 LinkTransition::Down(link) => self.feed_machine(Input::LinkDown { link }),
             }
         }
         self.destroy_stranded();
         self.update_link_endpoints(&transitions);
-        if transitions.iter().any(|transition| matches!(transition, LinkTransition::Up(_))) && self.now() > Instant::ZERO + SECOND {
+        if transitions.iter().any(|transition| matches!(transition, LinkTransition::Up(_)))
+            && self.now() > Instant::ZERO + SECOND
+        {
             // Connections over a link that was none until now are ours from now on.
             self.next_full_check = self.next_full_check.min(self.now());
         }
@@ -414,7 +431,10 @@ impl<M: Policy> Driver<M> {
             DriverQuery::Snapshot(reply_tx) => drop(reply_tx.send(self.snapshot())),
             DriverQuery::Explain(conn, reply_tx) => {
                 let now = self.now();
-                let reply = self.subflow_table.open_or_ended(conn, now).map(|connection| (connection.snapshot(conn, now), connection.history()));
+                let reply = self
+                    .subflow_table
+                    .open_or_ended(conn, now)
+                    .map(|connection| (connection.snapshot(conn, now), connection.history()));
                 drop(reply_tx.send(reply));
             }
         }
@@ -422,7 +442,12 @@ impl<M: Policy> Driver<M> {
 
     fn snapshot(&self) -> Snapshot {
         let now = self.now();
-        let unmanaged = self.subflow_table.conns.values().filter(|connection| connection.management == Management::PredatesSwitch).count();
+        let unmanaged = self
+            .subflow_table
+            .conns
+            .values()
+            .filter(|connection| connection.management == Management::PredatesSwitch)
+            .count();
         Snapshot {
             at: now,
             mode: match self.mode {
@@ -435,9 +460,16 @@ impl<M: Policy> Driver<M> {
                 .links
                 .all
                 .iter()
-                .map(|interface| interface.snapshot(self.subflow_table.subflows_over(interface.link), &self.budgets))
+                .map(|interface| {
+                    interface.snapshot(self.subflow_table.subflows_over(interface.link), &self.budgets)
+                })
                 .collect(),
-            connections: self.subflow_table.conns.iter().map(|(conn, connection)| connection.snapshot(*conn, now)).collect(),
+            connections: self
+                .subflow_table
+                .conns
+                .iter()
+                .map(|(conn, connection)| connection.snapshot(*conn, now))
+                .collect(),
             totals: Totals { unmanaged: unmanaged as u64, ..self.totals },
             notes: self.host_config.notes(),
         }

@@ -13,20 +13,20 @@
 //!    itself (its owner's pipe does), the detour's rule means nobody any more, and the settings are in a ledger: the next start, or
 //!    `marline paths restore`, puts them back, and removes the rules of the rest ([`Beyond`]), which bear marline's number. What belongs to a
 //!    gateway that runs is never taken away, whatever its run directory: its table says that it is there.
-//!    The firewall that keeps the LAN closed is a table of its own, which a crash leaves in force (`block`).
+//!    The firewall that keeps the LAN closed is a table of its own, which a crash leaves in force (`standing_firewall`).
 //! 3. Only the loopback is listened on. Who comes there by himself, led by no rule, was going nowhere, and is refused.
 //! 4. An interface that is this host's way to the Internet is no LAN.
 
-mod beyond;
-mod block;
+mod dns_routes;
 mod firewall;
-mod legacy;
-mod names;
-mod obstacles;
-mod private;
-mod report;
-mod rules;
-mod watch;
+mod firewall_report;
+mod iptables_legacy;
+mod nft_rules;
+mod non_tcp_route;
+mod obstruction_watch;
+mod obstructions;
+mod private_networks;
+mod standing_firewall;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -37,22 +37,22 @@ use marline_sys::netlink::RouteSocket;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch::Receiver;
 
-pub use beyond::NonTcpRoute;
-pub use block::StandingFirewall;
-pub use names::DnsLinks;
-pub use obstacles::Obstructions as Obstructions;
-pub use rules::Lan;
+pub use dns_routes::DnsLinks;
+pub use nft_rules::Lan;
+pub use non_tcp_route::NonTcpRoute;
+pub use obstructions::Obstructions;
+pub use standing_firewall::StandingFirewall;
 
 use marline_net::links::{LinksError, list_interfaces};
 
-use self::block::{FirewallKeeper, LanReach, read_installed};
-use self::obstacles::{Obstructions, ObstructionChecker};
-use self::watch::ObstructionWatch;
+use self::obstruction_watch::ObstructionWatch;
+use self::obstructions::ObstructionChecker;
+use self::standing_firewall::{FirewallKeeper, LanReach, read_installed};
 use super::PathsError;
-use super::forward::rules::IpFamilies;
-use super::forward::{ForwardError, NftError, accept_any, detour, bind_listeners, nft};
-use super::ground::forwarding::{self, Forwarding};
-use super::ground::{RestoreResult, has_net_admin};
+use super::host_config::forwarding::{self, Forwarding};
+use super::host_config::{RestoreResult, has_net_admin};
+use super::transparent::nft_rules::IpFamilies;
+use super::transparent::{ForwardError, NftError, accept_any, bind_listeners, nft, policy_route};
 
 /// Why a LAN cannot be served, one line each.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,7 @@ pub struct Gateway {
     // The first is undone first.
     nft_table: nft::NftTableGuard,
     non_tcp_route: Arc<NonTcpRoute>,
-    _policy_route: detour::PolicyRouteGuard,
+    _policy_route: policy_route::PolicyRouteGuard,
     listeners: Vec<(IpAddr, TcpListener)>,
     forwarding: Forwarding,
 }
@@ -112,19 +112,24 @@ impl Gateway {
         if result.is_err() && has_closed {
             match read_installed() {
                 // The rules of routing have gone with what was opened.
-                Some(firewall) if is_still_needed(Some(&firewall)) => block::seal(&firewall),
+                Some(firewall) if is_still_needed(Some(&firewall)) => standing_firewall::seal(&firewall),
                 _ => remove_firewall(),
             }
         }
         result
     }
 
-    async fn open_inner(lan: &Lan, run_dir: &Path, allow_direct: bool, has_closed: &mut bool) -> Result<Self, GatewayError> {
+    async fn open_inner(
+        lan: &Lan,
+        run_dir: &Path,
+        allow_direct: bool,
+        has_closed: &mut bool,
+    ) -> Result<Self, GatewayError> {
         if !has_net_admin() {
             return Err(GatewayError::NotPermitted);
         }
         check_interfaces(lan)?;
-        nft::check(&rules::table_text(lan, PLACEHOLDER_PORT, (true, true)))?;
+        nft::check(&nft_rules::table_text(lan, PLACEHOLDER_PORT, (true, true)))?;
         let (port, listeners) = bind_listeners().map_err(|error| match error {
             ForwardError::Socket { what, error } => kernel_error(what, error),
             error => GatewayError::Kernel { what: "a listener", error: io::Error::other(error) },
@@ -133,7 +138,8 @@ impl Gateway {
         let install_firewall = |enabled_here| {
             *has_closed = true;
             let reach = LanReach::without_routing_rules(allow_direct);
-            block::install(lan, reach, enabled_here).map_err(|error| PathsError::HostConfig(error.to_string()))
+            standing_firewall::install(lan, reach, enabled_here)
+                .map_err(|error| PathsError::HostConfig(error.to_string()))
         };
         let forwarding = Forwarding::apply(run_dir, &lan.0, install_firewall).map_err(|error| match error {
             PathsError::NotPermitted { .. } => GatewayError::NotPermitted,
@@ -141,13 +147,26 @@ impl Gateway {
         })?;
         let families = IpFamilies::from_addresses(&addresses);
         let rule_error = |error| kernel_error("a routing rule", error);
-        let policy_route = detour::PolicyRouteGuard::new(&detour::LAN_TRAFFIC, families).map_err(rule_error)?;
+        let policy_route =
+            policy_route::PolicyRouteGuard::new(&policy_route::LAN_TRAFFIC, families).map_err(rule_error)?;
         let non_tcp_route = Arc::new(NonTcpRoute::new(lan, families).map_err(rule_error)?);
-        let nft_table = nft::NftTableGuard::new(&rules::table_text(lan, port, forwarding.enabled_here), rules::TABLE).await?;
-        block::install(lan, LanReach::for_running(allow_direct), forwarding.enabled_here)?;
+        let nft_table =
+            nft::NftTableGuard::new(&nft_rules::table_text(lan, port, forwarding.enabled_here), nft_rules::TABLE)
+                .await?;
+        standing_firewall::install(lan, LanReach::for_running(allow_direct), forwarding.enabled_here)?;
         let firewall_keeper = FirewallKeeper::new(lan.clone(), allow_direct, forwarding.enabled_here);
-        let watch = ObstructionWatch::new(firewall_keeper.clone(), ObstructionChecker::new(lan.clone(), firewall_keeper, forwarding.enabled_here));
-        Ok(Self { obstruction_watch: watch, nft_table: table: nft_table, non_tcp_route: beyond: non_tcp_route, _policy_route: policy_route, listeners, forwarding })
+        let watch = ObstructionWatch::new(
+            firewall_keeper.clone(),
+            ObstructionChecker::new(lan.clone(), firewall_keeper, forwarding.enabled_here),
+        );
+        Ok(Self {
+            obstruction_watch: watch,
+            nft_table,
+            non_tcp_route,
+            _policy_route: policy_route,
+            listeners,
+            forwarding,
+        })
     }
 
     /// What was changed on this host, a line each.
@@ -170,7 +189,7 @@ impl Gateway {
     /// # Errors
     /// The rules were lost.
     pub async fn accept(&mut self) -> Result<(TcpStream, SocketAddr), GatewayError> {
-        let Self { nft_table: table: nft_table, listeners, .. } = self;
+        let Self { nft_table, listeners, .. } = self;
         loop {
             let client = tokio::select! {
                 client = accept_any(listeners) => client,
@@ -192,8 +211,11 @@ impl Drop for Gateway {
             remove_firewall();
         } else {
             // The rules of routing go with this.
-            read_installed().iter().for_each(block::seal);
-            tracing::warn!("the LAN stays closed (table inet {}): `marline restore` tries again", block::TABLE);
+            read_installed().iter().for_each(standing_firewall::seal);
+            tracing::warn!(
+                "the LAN stays closed (table inet {}): `marline restore` tries again",
+                standing_firewall::TABLE
+            );
         }
     }
 }
@@ -205,8 +227,11 @@ fn is_still_needed(firewall: Option<&StandingFirewall>) -> bool {
 }
 
 fn remove_firewall() {
-    if let Err(error) = block::remove() {
-        tracing::warn!("the table inet {} cannot be removed: {error}; `marline restore` tries again", block::TABLE);
+    if let Err(error) = standing_firewall::remove() {
+        tracing::warn!(
+            "the table inet {} cannot be removed: {error}; `marline restore` tries again",
+            standing_firewall::TABLE
+        );
     }
 }
 
@@ -239,15 +264,17 @@ fn kernel_error(what: &'static str, error: io::Error) -> GatewayError {
 /// Puts back what a gateway that was killed has left; nothing where one runs.
 pub(super) fn restore(run_dir: &Path) -> RestoreResult {
     let Some((mut restored, mut remaining)) = forwarding::restore(run_dir) else { return RestoreResult::default() };
-    if matches!(nft::check(&rules::delete_table()), Err(NftError::AlreadyOwned)) {
-        return RestoreResult { restored: lines: restored, remaining: left: remaining };
+    if matches!(nft::check(&nft_rules::delete_table()), Err(NftError::AlreadyOwned)) {
+        return RestoreResult { restored, remaining };
     }
     let firewall = read_installed();
     if let Some(firewall) = firewall.as_ref().filter(|firewall| is_still_needed(Some(firewall))) {
-        block::seal(firewall);
+        standing_firewall::seal(firewall);
     }
     let clear = |socket: RouteSocket| {
-        Ok(detour::clear(&socket, &detour::LAN_TRAFFIC)? + beyond::clear(&socket)? + names::clear(&socket)?)
+        Ok(policy_route::clear(&socket, &policy_route::LAN_TRAFFIC)?
+            + non_tcp_route::clear(&socket)?
+            + dns_routes::clear(&socket)?)
     };
     match RouteSocket::open().and_then(clear) {
         Ok(0) => {}
@@ -255,7 +282,7 @@ pub(super) fn restore(run_dir: &Path) -> RestoreResult {
         Err(error) => remaining.push(format!("rules and routes of a LAN's gateway cannot be removed: {error}")),
     }
     if let Some(firewall) = firewall {
-        let table_name = format!("table inet {}", block::TABLE);
+        let table_name = format!("table inet {}", standing_firewall::TABLE);
         // The note of what forwarding was may be in another run directory.
         if is_still_needed(Some(&firewall)) {
             remaining.push(format!(
@@ -265,34 +292,42 @@ pub(super) fn restore(run_dir: &Path) -> RestoreResult {
                 firewall.lan.join(", ")
             ));
         } else {
-            match block::remove() {
-                Ok(()) => restored.push(format!("{table_name} removed, which kept {} closed", firewall.lan.join(", "))),
+            match standing_firewall::remove() {
+                Ok(()) => {
+                    restored.push(format!("{table_name} removed, which kept {} closed", firewall.lan.join(", ")))
+                }
                 Err(error) => remaining.push(format!("{table_name} cannot be removed: {error}")),
             }
         }
     }
-    RestoreResult { restored: lines: restored, remaining: left: remaining }
+    RestoreResult { restored, remaining }
 }
 
 /// What such a gateway has left, a word for each; nothing while one runs.
 pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     let Some(mut remaining) = forwarding::leftovers(run_dir) else { return Vec::new() };
     let count = |socket: RouteSocket| {
-        Ok(detour::count_installed(&socket, &detour::LAN_TRAFFIC)? + beyond::count_installed(&socket)? + names::count_installed(&socket)?)
+        Ok(policy_route::count_installed(&socket, &policy_route::LAN_TRAFFIC)?
+            + non_tcp_route::count_installed(&socket)?
+            + dns_routes::count_installed(&socket)?)
     };
     let count = RouteSocket::open().and_then(count);
     if let Some(count) = count.ok().filter(|count| *count > 0) {
         remaining.push(format!("{count} rules and routes of a LAN's gateway"));
     }
     if let Some(firewall) = leftover_firewall() {
-        remaining.push(format!("table inet {}, which keeps {} closed", block::TABLE, firewall.lan.join(", ")));
+        remaining.push(format!(
+            "table inet {}, which keeps {} closed",
+            standing_firewall::TABLE,
+            firewall.lan.join(", ")
+        ));
     }
     remaining
 }
 
 /// The standing firewall of a gateway that has crashed; none: there is none, or a gateway runs.
 pub fn leftover_firewall() -> Option<StandingFirewall> {
-    let is_running = matches!(nft::check(&rules::delete_table()), Err(NftError::AlreadyOwned));
+    let is_running = matches!(nft::check(&nft_rules::delete_table()), Err(NftError::AlreadyOwned));
     if is_running { None } else { read_installed() }
 }
 

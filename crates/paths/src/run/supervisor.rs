@@ -16,9 +16,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use marline_sys::detached;
+use marline_sys::daemonize;
 use marline_sys::namespace::netns_of_thread;
-use marline_sys::seccomp::{SyscallNotification, SeccompListener};
+use marline_sys::seccomp::{SeccompListener, SyscallNotification};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_congestion;
 use rustix::net::{
@@ -65,7 +65,7 @@ pub(super) fn supervise(socket: OwnedFd) -> u8 {
     }
     drop(socket);
     loop {
-        let Ok(answering) = detached::fork_child(|| handle_calls(&listener, congestion)) else {
+        let Ok(answering) = daemonize::fork_child(|| handle_calls(&listener, congestion)) else {
             // No further process can be had: the work is done here.
             return handle_calls(&listener, congestion);
         };
@@ -109,7 +109,12 @@ fn handle_calls(listener: &SeccompListener, congestion: Option<&str>) -> u8 {
     }
 }
 
-fn handle_call(listener: &SeccompListener, call: SyscallNotification, own_netns: NetnsId, congestion: Option<&str>) {
+fn handle_call(
+    listener: &SeccompListener,
+    call: SyscallNotification,
+    own_netns: NetnsId,
+    congestion: Option<&str>,
+) {
     let is_same_netns = thread_netns(call.thread_id).is_ok_and(|netns| netns == own_netns);
     if let Some((socket, close_on_exec)) = is_same_netns.then(|| make_mptcp_socket(call, congestion)).flatten() {
         match listener.add_fd(call, socket.as_fd(), close_on_exec) {

@@ -133,10 +133,17 @@ impl SeccompListener {
         // SAFETY: numbers alone; the kernel wants the structure zeroed.
         let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel fills the one structure, whose length was compared with its own.
-        super::check(unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification) })?;
+        super::check(unsafe {
+            libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification)
+        })?;
         // The kernel takes the lower halves, too.
         let [family, socket_type, ..] = notification.data.args;
-        Ok(SyscallNotification { id: notification.id, thread_id: notification.pid, family: family as i32, socket_type: socket_type as i32 })
+        Ok(SyscallNotification {
+            id: notification.id,
+            thread_id: notification.pid,
+            family: family as i32,
+            socket_type: socket_type as i32,
+        })
     }
 
     /// Gives the caller a copy of `fd`, whose number is what its call returns.
@@ -164,7 +171,9 @@ impl SeccompListener {
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         let mut response = libc::seccomp_notif_resp { id: call.id, val: 0, error: 0, flags };
         // SAFETY: the kernel reads the one structure, which outlives the call.
-        super::check(unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) })?;
+        super::check(unsafe {
+            libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response)
+        })?;
         Ok(())
     }
 }
@@ -205,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_call_is_answered_with_another_socket_and_the_end_is_told() {
-        let Some((listener, thread)) = spawn_filtered(|| socket(AddressFamily::INET, SocketType::STREAM, None)) else {
+        let Some((listener, thread)) = spawn_filtered(|| socket(AddressFamily::INET, SocketType::STREAM, None))
+        else {
             return;
         };
         let call = listener.next_call().unwrap().unwrap();
@@ -221,7 +231,8 @@ mod tests {
 
     #[test]
     fn what_is_not_wanted_goes_on() {
-        let Some((listener, thread)) = spawn_filtered(|| socket(AddressFamily::INET6, SocketType::STREAM, None)) else {
+        let Some((listener, thread)) = spawn_filtered(|| socket(AddressFamily::INET6, SocketType::STREAM, None))
+        else {
             return;
         };
         let call = listener.next_call().unwrap().unwrap();

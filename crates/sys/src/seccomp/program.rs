@@ -133,7 +133,11 @@ mod tests {
             ("IPv4", syscall_data(arch, socket, [inet, stream, 0]), true),
             ("IPv6 by its number", syscall_data(arch, socket, [inet6, stream, 6]), true),
             ("with flags", syscall_data(arch, socket, [inet, stream | flags, 0]), true),
-            ("what the kernel does not look at", syscall_data(arch, socket, [upper_bits | inet, upper_bits | stream, upper_bits]), true),
+            (
+                "what the kernel does not look at",
+                syscall_data(arch, socket, [upper_bits | inet, upper_bits | stream, upper_bits]),
+                true,
+            ),
             ("UDP", syscall_data(arch, socket, [inet, datagram, 0]), false),
             ("raw", syscall_data(arch, socket, [inet, libc::SOCK_RAW as u64, 6]), false),
             ("a packet socket", syscall_data(arch, socket, [libc::AF_PACKET as u64, stream, 0]), false),

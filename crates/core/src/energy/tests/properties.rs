@@ -44,7 +44,8 @@ fn play(model: Model, traffic: &[Traffic]) -> (Meter, Instant) {
 }
 
 fn sum_of_parts(breakdown: &EnergyBreakdown) -> Energy {
-    let states = |energy: &RadioEnergy| energy.promotion + energy.active + energy.tail.iter().copied().sum() + energy.idle;
+    let states =
+        |energy: &RadioEnergy| energy.promotion + energy.active + energy.tail.iter().copied().sum() + energy.idle;
     breakdown.platform + breakdown.links.iter().filter_map(|(_, bill)| bill.as_ref()).map(states).sum()
 }
 

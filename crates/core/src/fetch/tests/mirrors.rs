@@ -313,11 +313,8 @@ fn if_every_mirror_fails_the_download_ends_soon() {
     ];
     for list in lists {
         let mirrors = u16::try_from(list.len()).unwrap();
-        let mut driver = TestDriver::with_two_links(Config {
-            mirrors,
-            digest: Some(DigestScope::File),
-            ..Config::default()
-        });
+        let mut driver =
+            TestDriver::with_two_links(Config { mirrors, digest: Some(DigestScope::File), ..Config::default() });
         driver.serve_each(|mirror: UrlId| list[usize::from(mirror.0)], |_| false);
         let has_other = list.iter().any(|behaviour| matches!(behaviour, Ranges | Full(_)));
         let at = lists.iter().position(|other| core::ptr::eq(*other, list));

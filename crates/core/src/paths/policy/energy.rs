@@ -213,7 +213,8 @@ impl Conn {
             let other =
                 sets.iter().filter(|set| set.links != current).min_by_key(|plan| plan.cost).unwrap_or(&stay_cost);
             let reason = energy_reason(&stay_cost, other, expected);
-            let (standby, destroy) = (model.standby_links(usable, current), model.links_to_destroy(usable, current));
+            let (standby, destroy) =
+                (model.standby_links(usable, current), model.links_to_destroy(usable, current));
             return Decision { standby, destroy, ..Decision::new(current, reason) };
         }
         let reason = energy_reason(&best, &stay_cost, expected);

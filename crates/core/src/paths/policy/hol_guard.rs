@@ -157,22 +157,18 @@ impl Conn {
     }
 
     fn continue_solo_trial(&mut self, host: &HostState, usable: LinkSet, needs_gain: bool) -> Option<Decision> {
-        let SoloTrial {
-            started: trial_start,
-            link,
-            previous_links,
-            previous_rate,
-            others_rate,
-            is_first_use,
-        } = self.trials.solo?;
+        let SoloTrial { started: trial_start, link, previous_links, previous_rate, others_rate, is_first_use } =
+            self.trials.solo?;
         let now = host.now;
         if !usable.contains(link) {
             self.trials.solo = None;
             return None;
         }
         // The trial starts when the link carries data.
-        let started = self.subflow_on(link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
-        if started.is_none_or(|started| now.since(started) < TRIAL_TIME) && now.since(trial_start) < TRIAL_TIME * 3 {
+        let started =
+            self.subflow_on(link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
+        if started.is_none_or(|started| now.since(started) < TRIAL_TIME) && now.since(trial_start) < TRIAL_TIME * 3
+        {
             return Some(Decision::new(LinkSet::single(link), Reason::Trial { link, previous_rate }));
         }
         self.trials.solo = None;
@@ -209,7 +205,10 @@ impl Conn {
             self.schedule_reprobe(now);
         }
         let links = if holds_up { LinkSet::single(link) } else { before };
-        Some(Decision::new(links, Reason::Fastest { links, rate: if holds_up { solo_rate } else { previous_rate } }))
+        Some(Decision::new(
+            links,
+            Reason::Fastest { links, rate: if holds_up { solo_rate } else { previous_rate } },
+        ))
     }
 
     /// Continues or starts a concurrent trial: links with the best rate, and beside them one that was left out
@@ -251,7 +250,8 @@ impl Conn {
         let all = links.with(slow_link);
         // Continue until the result is clear: the total collapses, exceeds that without the slow link, or the time
         // is over.
-        let started = self.subflow_on(slow_link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
+        let started =
+            self.subflow_on(slow_link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
         let carried_for = started.map_or(Duration::ZERO, |started| now.since(started));
         let is_worse =
             carried_for >= TRIAL_TIME / 2 && self.combined_rate(all, TRIAL_TIME / 2) < others_rate.share(COLLAPSE);
@@ -261,7 +261,8 @@ impl Conn {
         }
         self.trials.concurrent = None;
         let is_conclusive = is_worse || carried_for >= TRIAL_TIME;
-        let limit = if is_better { help_limit(slow_rate, others_rate) } else { hold_up_limit(slow_rate, others_rate) };
+        let limit =
+            if is_better { help_limit(slow_rate, others_rate) } else { hold_up_limit(slow_rate, others_rate) };
         self.trials.result = Some(TrialResult {
             slow_links: LinkSet::single(slow_link),
             fast_link: fast,

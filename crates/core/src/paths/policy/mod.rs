@@ -43,7 +43,8 @@ impl Conn {
         let usable = self.usable_links(host);
         // If the initial link is not usable, the first usable link takes its role.
         let spent = budget_spent_links(host);
-        let Some(initial_link) = self.initial_link.filter(|home| usable.contains(*home)).or_else(|| usable.first()) else {
+        let Some(initial_link) = self.initial_link.filter(|home| usable.contains(*home)).or_else(|| usable.first())
+        else {
             let carrying = self.carrying_links();
             let links = if carrying.is_empty() { self.joined_links() } else { carrying };
             return Decision::new(
@@ -101,7 +102,11 @@ impl Conn {
                 if unmetered_links.is_empty() {
                     return Decision::new(LinkSet::single(initial_link), Reason::Only { link: initial_link });
                 }
-                let initial_link = if unmetered_links.contains(initial_link) { initial_link } else { unmetered_links.first().unwrap_or(initial_link) };
+                let initial_link = if unmetered_links.contains(initial_link) {
+                    initial_link
+                } else {
+                    unmetered_links.first().unwrap_or(initial_link)
+                };
                 let decision = self.decide_energy(host, unmetered_links, initial_link);
                 let reason = if decision.active.len() == 1 {
                     Reason::Unmetered { links: decision.active }

@@ -134,7 +134,8 @@ fn a_metered_link_helps_only_when_the_others_do_not_work() {
 fn a_link_is_unresponsive_from_a_failed_probe_until_data_is_received() {
     let mut world = world(Policy::Marline, Goal::Speed, [None, None], [8.0, 8.0]);
     world.open(1, WIFI, 1 << 30);
-    let unresponsive = |world: &World| world.paths.link_statuses().map(|link| link.is_unresponsive).collect::<Vec<_>>();
+    let unresponsive =
+        |world: &World| world.paths.link_statuses().map(|link| link.is_unresponsive).collect::<Vec<_>>();
     world.run(10.0);
     assert_eq!(unresponsive(&world), [false, false]);
     world.unresponsive.insert(WIFI);

@@ -153,7 +153,10 @@ mod tests {
         }
         let bytes = tproxy.install_route(1).finish(1);
         let route = Route::parse(&messages(&bytes).next().unwrap()).unwrap();
-        assert_eq!((route.destination, route.interface, route.table, route.route_type), (None, Some(1), 28_001, LOCAL));
+        assert_eq!(
+            (route.destination, route.interface, route.table, route.route_type),
+            (None, Some(1), 28_001, LOCAL)
+        );
         assert_eq!(route.protocol, 109);
         let bytes = tproxy.add_rule().finish(1);
         assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(tproxy));

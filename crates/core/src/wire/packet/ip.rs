@@ -13,7 +13,7 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{AddrPair, MAX_EXTENSIONS, IpParams, ParseError};
+use super::{AddrPair, IpParams, MAX_EXTENSIONS, ParseError};
 
 /// Offsets of the parts of a packet. They are plain numbers, so that they outlive a borrow of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -193,8 +193,7 @@ fn a_lower_rate_causes_a_new_request_but_not_continuously() {
     selector.handle_reply(assigned("b", 1), at(4000));
     outputs(&mut selector);
     let period = Duration::from_secs(5);
-    let sample =
-        |bytes, blocked| [(name("b"), TrafficSample { sent: DataSize::from_bytes(bytes), blocked })];
+    let sample = |bytes, blocked| [(name("b"), TrafficSample { sent: DataSize::from_bytes(bytes), blocked })];
     // A program that sends little does not lower the relay's rate.
     for n in 1..5 {
         selector.record_traffic(&sample(100_000, Duration::from_millis(100)), period, at(4000 + n * 5000));

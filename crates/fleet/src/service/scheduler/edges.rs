@@ -259,7 +259,9 @@ impl FleetScheduler {
             // The edge that is furthest above its listed reservation; among equals the largest one.
             let excess = |name: &&Name| (claims.recovered.excess_over_listed(name, reserved(name)), reserved(name));
             let Some(worst) = claims.edges.iter().max_by_key(excess).cloned() else { return };
-            if let Some(reported) = claims.recovered.reported(&worst).filter(|reported| *reported < reserved(&worst)) {
+            if let Some(reported) =
+                claims.recovered.reported(&worst).filter(|reported| *reported < reserved(&worst))
+            {
                 let version = self.next_version();
                 self.update_edge(&worst, |edge| {
                     if let Some(placement) = &mut edge.placement {

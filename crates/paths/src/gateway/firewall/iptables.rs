@@ -22,8 +22,12 @@ pub(super) fn xt_statement(body: &Value, tokens: &[&str], is_target: bool, xt_co
         (false, Some("comment")) => None,
         (false, Some("conntrack" | "state")) => Some(conntrack_state(tokens).unwrap_or(Statement::UnknownMatch)),
         (false, Some("addrtype")) => Some(address_type(tokens).unwrap_or(Statement::UnknownMatch)),
-        (false, None) if xt_count == 1 => Some(conntrack_state(tokens).or_else(|| address_type(tokens)).unwrap_or(Statement::UnknownMatch)),
-        (false, Some("tcp" | "udp" | "multiport" | "icmp" | "icmp6" | "sctp" | "dccp")) => Some(Statement::SometimesMatch),
+        (false, None) if xt_count == 1 => {
+            Some(conntrack_state(tokens).or_else(|| address_type(tokens)).unwrap_or(Statement::UnknownMatch))
+        }
+        (false, Some("tcp" | "udp" | "multiport" | "icmp" | "icmp6" | "sctp" | "dccp")) => {
+            Some(Statement::SometimesMatch)
+        }
         (false, _) => Some(Statement::UnknownMatch),
     }
 }
@@ -33,7 +37,7 @@ fn conntrack_state(tokens: &[&str]) -> Option<Statement> {
     let index = unique_position(tokens, "ct")?;
     let (is_negated, value) = value_after(tokens.get(index.saturating_add(1)..)?, &["state"])?;
     let states: Vec<&str> = value.split(',').collect();
-    Some(Statement::Match { lhs: json!({ "ct": { "key": "state" } }), is_negated: negated: is_negated, rhs: json!(states) })
+    Some(Statement::Match { lhs: json!({ "ct": { "key": "state" } }), is_negated, rhs: json!(states) })
 }
 
 /// `fib daddr type local`, where it is all that is said of the sorts of addresses.
@@ -41,7 +45,7 @@ fn address_type(tokens: &[&str]) -> Option<Statement> {
     let index = unique_position(tokens, "fib")?;
     let (is_negated, value) = value_after(tokens.get(index.saturating_add(1)..)?, &["daddr", "type"])?;
     let lhs = json!({ "fib": { "result": "type", "flags": ["daddr"] } });
-    Some(Statement::Match { lhs: left: lhs, is_negated: negated: is_negated, rhs: json!(value) })
+    Some(Statement::Match { lhs, is_negated, rhs: json!(value) })
 }
 
 /// Where the word is, if it is there once.

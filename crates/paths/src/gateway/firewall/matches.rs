@@ -78,8 +78,9 @@ impl Packet<'_> {
         if value.as_str().is_some_and(|name| name.starts_with('@')) {
             return MatchResult::Maybe;
         }
-        let any_of =
-            |values: &Vec<Value>| values.iter().map(|value| self.compare(lhs, value)).max().unwrap_or(MatchResult::No);
+        let any_of = |values: &Vec<Value>| {
+            values.iter().map(|value| self.compare(lhs, value)).max().unwrap_or(MatchResult::No)
+        };
         let Some((tag, body)) = value.as_object().and_then(|value| value.iter().next()) else {
             return value.as_array().map_or_else(|| self.compare_value(lhs, value), any_of);
         };
@@ -102,11 +103,15 @@ impl Packet<'_> {
     fn compare_value(&self, lhs: &Value, value: &Value) -> MatchResult {
         let text_value = value.as_str();
         let text_field = |object: &Value, field: &str| object.get(field).and_then(Value::as_str).map(str::to_owned);
-        let Some((tag, body)) = lhs.as_object().and_then(|lhs| lhs.iter().next()) else { return MatchResult::Maybe };
+        let Some((tag, body)) = lhs.as_object().and_then(|lhs| lhs.iter().next()) else {
+            return MatchResult::Maybe;
+        };
         match tag.as_str() {
             "meta" => match (body.get("key").and_then(Value::as_str), text_value) {
                 (Some("iifname" | "iif"), Some(name)) => certain(is_interface_name(name, self.iif)),
-                (Some("oifname" | "oif"), Some(name)) => certain(self.oif.is_some_and(|oif| is_interface_name(name, oif))),
+                (Some("oifname" | "oif"), Some(name)) => {
+                    certain(self.oif.is_some_and(|oif| is_interface_name(name, oif)))
+                }
                 (Some("l4proto"), _) => self.compare_protocol(value),
                 (Some("nfproto"), Some(version)) => certain(version == if self.is_ipv4 { "ipv4" } else { "ipv6" }),
                 (Some("protocol"), Some(name)) => certain(name == if self.is_ipv4 { "ip" } else { "ip6" }),
@@ -136,7 +141,8 @@ impl Packet<'_> {
             }
             "&" => {
                 let (operand, mask) = (body.get(0), body.get(1).and_then(Value::as_u64));
-                let is_mark = operand.and_then(|of| of.pointer("/meta/key")).and_then(Value::as_str) == Some("mark");
+                let is_mark =
+                    operand.and_then(|of| of.pointer("/meta/key")).and_then(Value::as_str) == Some("mark");
                 match mask {
                     Some(mask) if is_mark => compare_number(value, self.mark & mask),
                     _ if operand.is_some_and(|of| of.get("payload").is_some()) => MatchResult::Sometimes,
@@ -178,7 +184,8 @@ impl AddressScope {
 
 /// The first and the last of an address, a prefix or a range, as numbers; none: it is none of this family.
 fn address_range(value: &Value, is_ipv4: bool) -> Option<(u128, u128)> {
-    let address_of = |value: &Value| value.as_str()?.parse::<IpAddr>().ok().filter(|address| address.is_ipv4() == is_ipv4);
+    let address_of =
+        |value: &Value| value.as_str()?.parse::<IpAddr>().ok().filter(|address| address.is_ipv4() == is_ipv4);
     if let Some(prefix) = value.get("prefix") {
         let bits = prefix.get("len").and_then(Value::as_u64).and_then(|bits| u8::try_from(bits).ok())?;
         return Some(prefix_range(address_of(prefix.get("addr")?)?, bits));

@@ -12,12 +12,12 @@
 
 mod iptables;
 mod matches;
+mod rule_text;
 mod ruleset;
 #[cfg(test)]
 mod tests;
-mod text;
 
-pub(super) use matches::{Packet, AddressScope};
+pub(super) use matches::{AddressScope, Packet};
 pub(super) use ruleset::Ruleset;
 
 use matches::MatchResult;
@@ -58,13 +58,15 @@ pub(super) fn dropping_chains(ruleset: &Ruleset, packet: &Packet<'_>) -> Vec<Dro
         is_hooked && (key.family == family || key.family == "inet") && !is_own_table(&key.table)
     });
     let dropped = base_chains.filter_map(|(key, chain)| {
-        let mut traversal = ChainTraversal { ruleset, packet, family: &key.family, table: &key.table, rules_left: MAX_RULES };
+        let mut traversal =
+            ChainTraversal { ruleset, packet, family: &key.family, table: &key.table, rules_left: MAX_RULES };
         let fate = traversal.traverse(chain, 0);
-        let by_policy = fate == PacketFate::Continued && chain.base.as_ref().is_some_and(|base| base.drops_by_default);
+        let by_policy =
+            fate == PacketFate::Continued && chain.base.as_ref().is_some_and(|base| base.drops_by_default);
         (by_policy || fate == PacketFate::Dropped).then(|| DroppingChain {
             table: format!("{} {}", key.family, key.table),
             chain: key.chain.clone(),
-            by_policy: policy: by_policy,
+            by_policy,
         })
     });
     dropped.collect()
@@ -103,11 +105,14 @@ impl<'a> ChainTraversal<'a> {
                 Verdict::Return if result == MatchResult::Maybe => return PacketFate::Unknown,
                 Verdict::Jump(target) | Verdict::Goto(target) if result >= MatchResult::Maybe => {
                     let next = self.ruleset.chain(self.family, self.table, target);
-                    let fate = next.map_or(PacketFate::Continued, |next| self.traverse(next, depth.saturating_add(1)));
+                    let fate =
+                        next.map_or(PacketFate::Continued, |next| self.traverse(next, depth.saturating_add(1)));
                     match (fate, result) {
                         (PacketFate::Accepted, MatchResult::Maybe) => PacketFate::Unknown,
                         (PacketFate::Dropped, MatchResult::Maybe) => continue,
-                        (PacketFate::Continued, MatchResult::Yes) if matches!(verdict, Verdict::Goto(_)) => return PacketFate::Continued,
+                        (PacketFate::Continued, MatchResult::Yes) if matches!(verdict, Verdict::Goto(_)) => {
+                            return PacketFate::Continued;
+                        }
                         (fate, _) => fate,
                     }
                 }
@@ -125,7 +130,7 @@ impl<'a> ChainTraversal<'a> {
         let mut result = MatchResult::Yes;
         for statement in rule {
             result = result.min(match statement {
-                Statement::Match { lhs: left: lhs, is_negated: negated: is_negated, rhs: right: rhs } => self.packet.matches(lhs, *is_negated, rhs),
+                Statement::Match { lhs, is_negated, rhs } => self.packet.matches(lhs, *is_negated, rhs),
                 Statement::SometimesMatch => MatchResult::Sometimes,
                 Statement::UnknownMatch => MatchResult::Maybe,
                 Statement::Verdict(verdict) => return (result, verdict),
@@ -147,7 +152,8 @@ impl<'a> ChainTraversal<'a> {
         key: &'a serde_json::Value,
         entries: &'a [(serde_json::Value, Verdict)],
     ) -> (MatchResult, &'a Verdict) {
-        let result_for = |(value, verdict): &'a (serde_json::Value, Verdict)| (self.packet.matches(key, false, value), verdict);
+        let result_for =
+            |(value, verdict): &'a (serde_json::Value, Verdict)| (self.packet.matches(key, false, value), verdict);
         let listed = entries.iter().filter(|(value, _)| value != ruleset::CATCH_ALL);
         let best = listed.map(result_for).max_by_key(|(result, _)| *result);
         match best {

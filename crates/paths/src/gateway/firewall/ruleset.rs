@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::iptables;
 use super::is_own_table;
-use super::text::RuleTexts;
+use super::rule_text::RuleTexts;
 
 /// The rules of a host.
 #[derive(Debug, Default)]
@@ -122,7 +122,7 @@ struct ListedRule {
 }
 
 impl Ruleset {
-    /// Reads the list. `text` gives the same list as text with handles, and is asked for only where JSON does not suffice.
+    /// Reads the list. `rule_text` gives the same list as text with handles, and is asked for only where JSON does not suffice.
     ///
     /// # Errors
     /// It is no such list.
@@ -131,7 +131,8 @@ impl Ruleset {
         let has_xt_statement = |rule: &ListedRule| rule.expr.iter().any(|part| part.get("xt").is_some());
         let has_unknown_flags = |table: &ListedTable| !is_own_table(&table.name) && is_dormant(table).is_none();
         let needs_text = |object: &ListedObject| {
-            object.rule.as_ref().is_some_and(has_xt_statement) || object.table.as_ref().is_some_and(has_unknown_flags)
+            object.rule.as_ref().is_some_and(has_xt_statement)
+                || object.table.as_ref().is_some_and(has_unknown_flags)
         };
         let text = objects.iter().any(needs_text).then(text).flatten();
         let rule_texts = text.as_deref().map(RuleTexts::parse).unwrap_or_default();
@@ -156,9 +157,9 @@ impl Ruleset {
                 ruleset.chains.entry(ChainKey { family, table, chain }).or_default().rules.push(statements);
             }
         }
-        ruleset.chains.retain(|key, _| {
-            !dormant.iter().any(|(family, table)| (family, table) == (&key.family, &key.table))
-        });
+        ruleset
+            .chains
+            .retain(|key, _| !dormant.iter().any(|(family, table)| (family, table) == (&key.family, &key.table)));
         Ok(ruleset)
     }
 
@@ -219,7 +220,7 @@ fn parse_match(body: &Value) -> Statement {
         Some(_) => return Statement::UnknownMatch,
     };
     match (body.get("left"), body.get("right")) {
-        (Some(lhs), Some(rhs)) => Statement::Match { lhs: lhs.clone(), is_negated: negated: is_negated, rhs: rhs.clone() },
+        (Some(lhs), Some(rhs)) => Statement::Match { lhs: lhs.clone(), is_negated, rhs: rhs.clone() },
         _ => Statement::UnknownMatch,
     }
 }

@@ -6,7 +6,7 @@ use marline_net::links::Subnet;
 use marline_net::testing::in_a_network;
 
 use super::*;
-use crate::forward::nft;
+use crate::transparent::nft;
 
 fn in_netns_with_nft(test: impl FnOnce() + Send) {
     match Command::new("nft").arg("--version").output() {
@@ -39,7 +39,7 @@ fn test_packet(hook: &'static str) -> Packet<'static> {
         hook,
         is_ipv4,
         iif: "lan0",
-        oif: to: oif,
+        oif,
         protocol,
         mark,
         ct_state: "new",
@@ -50,7 +50,10 @@ fn test_packet(hook: &'static str) -> Packet<'static> {
 
 fn forward_drops(tables: &str) -> Vec<(String, bool)> {
     let dropped = dropping_chains(&load_ruleset(tables), &test_packet("forward"));
-    dropped.into_iter().map(|chain_drop| (format!("{} {}", chain_drop.table, chain_drop.chain), chain_drop.by_policy)).collect()
+    dropped
+        .into_iter()
+        .map(|chain_drop| (format!("{} {}", chain_drop.table, chain_drop.chain), chain_drop.by_policy))
+        .collect()
 }
 
 fn has_input_drop(tables: &str) -> bool {
@@ -59,7 +62,10 @@ fn has_input_drop(tables: &str) -> bool {
 
 /// A table with one base chain, and others.
 fn table_text(chain_spec: &str, rules: &[&str], others: &str) -> String {
-    format!("table ip filter {{\n\tchain BASE {{\n\t\t{chain_spec}\n\t\t{}\n\t}}\n{others}\n}}\n", rules.join("\n\t\t"))
+    format!(
+        "table ip filter {{\n\tchain BASE {{\n\t\t{chain_spec}\n\t\t{}\n\t}}\n{others}\n}}\n",
+        rules.join("\n\t\t")
+    )
 }
 
 const DROP_POLICY: &str = "type filter hook forward priority filter; policy drop;";
@@ -75,7 +81,8 @@ const DOCKER_RULES: [&str; 4] = [
 fn dockers_policy_drops_a_lans_packets_until_a_rule_accepts_them() {
     in_netns_with_nft(|| {
         let docker_user_drops = |rule: &str| {
-            let docker_user_drops = format!("\tchain DOCKER-USER {{\n\t\t{rule}\n\t\tcounter packets 0 bytes 0 return\n\t}}");
+            let docker_user_drops =
+                format!("\tchain DOCKER-USER {{\n\t\t{rule}\n\t\tcounter packets 0 bytes 0 return\n\t}}");
             forward_drops(&table_text(DROP_POLICY, &DOCKER_RULES, &docker_user_drops))
         };
         assert_eq!(docker_user_drops(""), [("ip filter BASE".to_owned(), true)]);
@@ -136,7 +143,10 @@ fn rules_drop_as_policies_do_and_what_is_not_known_is_no_alarm() {
         }
         let others = "\tchain x {\n\t\tiifname \"lan0\" drop\n\t}";
         assert_eq!(forward_drops(&table_text(ACCEPT_POLICY, &["goto x", "accept"], others)).len(), 1);
-        assert_eq!(forward_drops(&table_text(ACCEPT_POLICY, &["ct state invalid drop", "tcp dport 25 reject"], "")), []);
+        assert_eq!(
+            forward_drops(&table_text(ACCEPT_POLICY, &["ct state invalid drop", "tcp dport 25 reject"], "")),
+            []
+        );
         assert_eq!(forward_drops(&table_text(ACCEPT_POLICY, &["limit rate over 10/second drop"], "")), []);
         let sets = "\tset known { type ipv4_addr; elements = { 192.168.77.2 }; }\n\
                     \tmap verdicts { type ifname : verdict; elements = { \"lan0\" : accept }; }";
@@ -169,20 +179,30 @@ fn rules_drop_as_policies_do_and_what_is_not_known_is_no_alarm() {
 fn only_tables_through_which_routed_packets_pass_count() {
     in_netns_with_nft(|| {
         for family in ["ip", "inet"] {
-            assert_eq!(forward_drops(&table_text(DROP_POLICY, &[], "").replace("ip filter", &format!("{family} filter"))).len(), 1);
+            assert_eq!(
+                forward_drops(&table_text(DROP_POLICY, &[], "").replace("ip filter", &format!("{family} filter")))
+                    .len(),
+                1
+            );
         }
-        let table_of = |family: &str| table_text(DROP_POLICY, &[], "").replace("ip filter", &format!("{family} filter"));
+        let table_of =
+            |family: &str| table_text(DROP_POLICY, &[], "").replace("ip filter", &format!("{family} filter"));
         assert_eq!(forward_drops(&table_of("ip6")), []);
         let bridge = table_of("bridge");
         assert_eq!(forward_drops(&bridge), []);
         let input_policy = "type filter hook input priority filter; policy drop;";
         let input_of = |family: &str| table_of(family).replace(DROP_POLICY, input_policy);
-        assert!(!has_input_drop(&input_of("bridge")) && !has_input_drop(&input_of("arp")) && has_input_drop(&input_of("ip")));
+        assert!(
+            !has_input_drop(&input_of("bridge"))
+                && !has_input_drop(&input_of("arp"))
+                && has_input_drop(&input_of("ip"))
+        );
         // One that its owner has switched off.
         assert_eq!(forward_drops(&table_text(DROP_POLICY, &[], "\tflags dormant")), []);
         let v6 = Packet { is_ipv4: false, source: AddressScope::Lan(None), ..test_packet("forward") };
         assert_eq!(dropping_chains(&load_ruleset(&table_of("ip6")), &v6).len(), 1);
-        let only_v4 = table_text(ACCEPT_POLICY, &["ip saddr 0.0.0.0/0 drop"], "").replace("ip filter", "inet filter");
+        let only_v4 =
+            table_text(ACCEPT_POLICY, &["ip saddr 0.0.0.0/0 drop"], "").replace("ip filter", "inet filter");
         assert_eq!(dropping_chains(&load_ruleset(&only_v4), &v6), []);
         assert_eq!(forward_drops(&only_v4).len(), 1);
     });
@@ -198,7 +218,11 @@ fn a_firewall_of_what_comes_in_has_to_accept_the_mark() {
         let accept_mark = ["meta mark 0x00006d62 counter packets 0 bytes 0 accept"];
         assert!(!has_input_drop(&table_text(input_policy, &[&accept_mark[..], &ufw[..]].concat(), others)));
         assert!(!has_input_drop(&table_text(input_policy, &["iifname \"lan0\" accept"], "")));
-        assert!(has_input_drop(&table_text(input_policy, &["tcp dport { 22, 80 } accept", "iifname \"lan0\" udp dport 67 accept"], "")));
+        assert!(has_input_drop(&table_text(
+            input_policy,
+            &["tcp dport { 22, 80 } accept", "iifname \"lan0\" udp dport 67 accept"],
+            ""
+        )));
     });
 }
 
@@ -215,7 +239,9 @@ fn firewallds_chain_is_read_to_its_end() {
             "reject with icmpx type admin-prohibited",
         ];
         let others = "\tchain policies {\n\t\tiifname \"lan0\" oifname \"wan1\" jump allowed\n\t}\n\tchain allowed {\n\t\tRULE\n\t}";
-        let table_of = |rule| table_text(ACCEPT_POLICY, &rules, &others.replace("RULE", rule)).replace("ip filter", "inet firewalld");
+        let table_of = |rule| {
+            table_text(ACCEPT_POLICY, &rules, &others.replace("RULE", rule)).replace("ip filter", "inet firewalld")
+        };
         assert_eq!(forward_drops(&table_of("")), [("inet firewalld BASE".to_owned(), false)]);
         assert_eq!(forward_drops(&table_of("accept")), []);
     });
@@ -279,8 +305,9 @@ fn an_older_nft_does_not_name_what_it_has_no_expression_for() {
              \t\tct state {state} counter packets 0 bytes 0 accept # handle 5\n\t}}\n}}\n"
         ))
     };
-    let dropped =
-        |text: Option<String>| dropping_chains(&Ruleset::parse(json, || text).unwrap(), &test_packet("forward")).len();
+    let dropped = |text: Option<String>| {
+        dropping_chains(&Ruleset::parse(json, || text).unwrap(), &test_packet("forward")).len()
+    };
     assert_eq!(dropped(text("related,established")), 1);
     assert_eq!(dropped(text("related,new")), 0);
     assert_eq!(dropped(None), 0, "it may accept");

@@ -478,7 +478,11 @@ fn a_reported_assignment_gives_an_edge_no_more_than_measured_and_available() {
     let report_with = |assignment| Report { assignment, ..report(assignment_request(1, &[("fra", 30)]), 0, 0) };
     let got = world.report("a", report_with(assignment(90, 1))).assignment.unwrap();
     assert_eq!(got.reservation, mbps(30), "the rate that it has measured");
-    assert_eq!(world.report("b", report_with(assignment(20, 5))).assignment, None, "of an epoch that does not exist yet");
+    assert_eq!(
+        world.report("b", report_with(assignment(20, 5))).assignment,
+        None,
+        "of an epoch that does not exist yet"
+    );
     let other = Report { assignment: assignment(20, 1), ..report(assignment_request(1, &[("ams", 30)]), 0, 0) };
     assert_eq!(world.report("c", other).assignment, None, "at a relay that it has not measured");
     for n in 0..5 {

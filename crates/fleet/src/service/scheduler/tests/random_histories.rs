@@ -123,8 +123,11 @@ impl History {
             assert!(claims.edges.iter().all(|edge| at(&edge)), "{relay}: has an edge that is not placed there");
             let sum = claims.edges.iter().fold(Load::default(), |sum, edge| sum.plus(of(edge).load()));
             assert_eq!(claims.load, sum, "{relay}");
-            let reserved =
-                claims.edges.iter().filter_map(|edge| of(edge).placement.as_ref()).map(|placement| placement.reservation);
+            let reserved = claims
+                .edges
+                .iter()
+                .filter_map(|edge| of(edge).placement.as_ref())
+                .map(|placement| placement.reservation);
             let capacity =
                 RELAYS.iter().find(|(name, _)| *name == relay.as_str()).map(|(_, capacity)| mbps(*capacity));
             // Assignments that edges report while their relay is unresponsive are accepted without knowledge of its capacity.

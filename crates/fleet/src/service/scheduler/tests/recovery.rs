@@ -36,11 +36,18 @@ fn reservation_of(world: &World, edge: &str) -> Option<Bitrate> {
 fn a_relay_is_requested_once_to_report_its_reservations_and_keeps_them_until_then() {
     let mut world = world_after_failover();
     let first_reply = world.heartbeat("fra", heartbeat_with_reservations(100, None));
-    assert_eq!((first_reply.report_reservations, first_reply.version, first_reply.reservations), (true, OLD_VERSION, None));
+    assert_eq!(
+        (first_reply.report_reservations, first_reply.version, first_reply.reservations),
+        (true, OLD_VERSION, None)
+    );
     let reply = world.heartbeat("fra", heartbeat_with_reservations(100, Some(&[("a", 60)])));
     let reservations = reply.reservations.unwrap();
     assert_eq!((reply.report_reservations, reply.version.epoch, reservations.len()), (false, 4, 1));
-    assert_eq!((reservations[0].edge.clone(), reservations[0].reservation), (name("a"), mbps(60)), "an edge that has not reported yet");
+    assert_eq!(
+        (reservations[0].edge.clone(), reservations[0].reservation),
+        (name("a"), mbps(60)),
+        "an edge that has not reported yet"
+    );
     // A relay that has never received reservations is not requested to report any.
     assert!(!world.heartbeat("new", heartbeat(100, 100)).report_reservations);
     // Edges that have not reported lose their reservations at the end of the grace period, and the relay receives the change.
@@ -135,7 +142,7 @@ proptest! {
         let list = |at: usize| honest.iter().filter(|edge| edge.2 == at)
             .map(|(edge, rate, _)| (edge.as_str(), *rate)).collect::<Vec<_>>();
         let mut world = world_after_failover();
-        let must_report = [false; 2];
+        let mut must_report = [false; 2];
         let mut seen = [OLD_VERSION; 2];
         let mut report_in_turn = |world: &mut World, speaker: Speaker| match speaker {
             Speaker::Relay(at) => {
