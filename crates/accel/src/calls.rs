@@ -14,10 +14,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use marline_core::accel::{Bytes, CallId};
-use marline_sys::batch::Batch;
+use marline_sys::af_packet::{self, Instruction};
 use marline_sys::device::bind_to_device;
-use marline_sys::packet::{self, Instruction};
-use marline_sys::repair::repair;
+use marline_sys::recvmmsg::Batch;
+use marline_sys::tcp_repair::enable_tcp_repair;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
 use super::road::Road;
@@ -50,10 +50,10 @@ impl Calls {
             Socket::new(Domain::for_address(server), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         held.attach_filter(&[SockFilter::new(GIVE, 0, 0, 0)])?;
         bind_to_device(&held, &road.name)?;
-        repair(&held)?;
+        enable_tcp_repair(&held)?;
         held.connect(&SockAddr::from(server))?;
         let local = held.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let ear = packet::open(road.index, &filter(server.port(), local.port(), local.is_ipv4()))?;
+        let ear = af_packet::open_socket(road.index, &filter(server.port(), local.port(), local.is_ipv4()))?;
         self.batch.get_or_insert_with(|| Batch::new(AT_ONCE, LONGEST));
         self.lines.push(Line { call, ear, _held: held });
         self.is_new = true;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use marline_core::accel::{Accelerator, Bytes, Config, FetchId, Input, Mechanism};
 use marline_core::wire::netlink::messages;
-use marline_net::logged::Logged;
+use marline_net::recorded_machine::RecordedMachine;
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
 use rustix::event::{EventfdFlags, eventfd};
@@ -108,7 +108,7 @@ impl Engine {
             None => {}
         }
         let queue = queue?;
-        let machine = Logged::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
+        let machine = RecordedMachine::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
         let machine = machine.map_err(|(path, error)| {
             AccelError::Unfit(format!("{}: the log cannot be written: {error}", path.display()))
         })?;
@@ -247,7 +247,7 @@ impl Loop {
             if clock::now() - flushed > SECOND {
                 flushed = clock::now();
                 self.works.machine.flush();
-                if let Some((path, error)) = self.works.machine.failed() {
+                if let Some((path, error)) = self.works.machine.take_error() {
                     tracing::error!(file = %path.display(), %error, "the log ends here");
                 }
                 self.works.take_stock();
@@ -292,7 +292,7 @@ impl Loop {
     /// Links that came, went or changed, with their addresses and routes.
     fn listen(&mut self) {
         loop {
-            match self.monitor.event() {
+            match self.monitor.next_event() {
                 Ok(bytes) => {
                     for message in messages(&bytes) {
                         self.works.on_event(&message);

@@ -14,13 +14,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use marline_core::accel::{Accelerator, Owed};
-use marline_net::directory::Directory;
+use marline_net::run_dir::RunDir;
 
 /// An open ledger.
 #[derive(Debug)]
 pub(super) struct Ledger {
     file: File,
-    directory: Directory,
+    directory: RunDir,
     path: PathBuf,
     owing: (u64, u64),
     is_empty: bool,
@@ -33,7 +33,7 @@ impl Ledger {
     /// Another user can write its directory, or it cannot be made.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let (directory, name) = place(path)?;
-        let file = directory.create(name)?;
+        let file = directory.create_file(name)?;
         Ok(Self { file, directory, path: path.to_owned(), owing: (0, 0), is_empty: true })
     }
 
@@ -87,16 +87,16 @@ pub fn orphan(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf>> {
         let number: u32 = number.parse().ok()?;
         (number != std::process::id() && !Path::new("/proc").join(number.to_string()).exists()).then_some(())
     };
-    let directory = match Directory::own(run_dir) {
+    let directory = match RunDir::open_own(run_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         directory => directory?,
     };
-    let names = std::fs::read_dir(directory.path_of("."))?
+    let names = std::fs::read_dir(directory.path_in_dir("."))?
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok());
     let mut newest: Option<(i64, i64, String)> = None;
     for name in names.filter(|name| is_orphan(name).is_some()) {
-        let written = directory.written(&name).ok().flatten().and_then(|file| file.metadata().ok());
+        let written = directory.open_own_file(&name).ok().flatten().and_then(|file| file.metadata().ok());
         let Some(meta) = written else {
             tracing::warn!(file = %run_dir.join(&name).display(), "no ledger of this user's: it is left alone");
             continue;
@@ -125,7 +125,7 @@ pub fn orphan(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf>> {
 /// It is not this user's alone, or cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<Owed>> {
     let (directory, name) = place(path)?;
-    let Some(file) = directory.written(name)? else { return Ok(Vec::new()) };
+    let Some(file) = directory.open_own_file(name)? else { return Ok(Vec::new()) };
     let mut text = Vec::new();
     file.take(LONGEST).read_to_end(&mut text)?;
     let first = serde_json::Deserializer::from_slice(&text).into_iter::<Vec<Owed>>().next();
@@ -138,9 +138,9 @@ pub(super) fn remove(path: &Path) {
     let _ = place(path).and_then(|(directory, name)| directory.unlink(name));
 }
 
-fn place(path: &Path) -> io::Result<(Directory, &str)> {
+fn place(path: &Path) -> io::Result<(RunDir, &str)> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok((Directory::own(directory)?, name(path).ok_or(io::ErrorKind::InvalidInput)?))
+    Ok((RunDir::open_own(directory)?, name(path).ok_or(io::ErrorKind::InvalidInput)?))
 }
 
 fn name(path: &Path) -> Option<&str> {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use marline_sys::sched;
+use marline_sys::priority;
 use serde::Serialize;
 
 use super::{AccelError, queue, rules, steer};
@@ -80,7 +80,7 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
 
 /// Whether packets wait for no other program.
 fn real_time() -> Need {
-    let tried = sched::try_real_time();
+    let tried = priority::check_real_time();
     let there = tried.is_ok();
     Need {
         name: "real-time",

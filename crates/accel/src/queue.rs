@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use marline_core::wire::netlink::nfqueue::{NfqPacket, accept_up_to, verdict};
 use marline_core::wire::netlink::{Request, messages};
-use marline_sys::batch::Batch;
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
+use marline_sys::recvmmsg::Batch;
 
 use super::rules::Numbers;
 use super::{AccelError, needs};
@@ -61,7 +61,7 @@ impl Queue {
             socket.request(&request).map_err(|error| refused(number, error))?;
         }
         let failed = AccelError::kernel("a socket for packets");
-        let ready = socket.make_room(BUFFER).and_then(|_| socket.set_nonblocking());
+        let ready = socket.set_rcvbuf(BUFFER).and_then(|_| socket.set_nonblocking());
         ready.map_err(failed)?;
         Ok(Self { socket, numbers, batch: Batch::new(AT_ONCE, LONGEST + OVERHEAD), verdicts: Vec::new() })
     }
@@ -118,7 +118,7 @@ impl Queue {
         if self.verdicts.is_empty() {
             return Ok(());
         }
-        let told = self.socket.tell(&self.verdicts);
+        let told = self.socket.send(&self.verdicts);
         self.verdicts.clear();
         told
     }

@@ -16,10 +16,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use marline_core::accel::{SIGHT, Sight};
-use marline_sys::batch::{self, Batch};
+use marline_sys::af_packet::{self, Instruction};
 use marline_sys::clock;
 use marline_sys::netlink::is_overflow;
-use marline_sys::packet::{self, Instruction};
+use marline_sys::recvmmsg::{self, Batch};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 
 use super::AccelError;
@@ -41,9 +41,9 @@ impl Eye {
             return Ok(None);
         }
         let failed = AccelError::kernel(format!("{device}: a packet socket"));
-        let socket = packet::open(index, &filter(part(sight))).map_err(failed)?;
+        let socket = af_packet::open_socket(index, &filter(part(sight))).map_err(failed)?;
         // Without it a packet has come when it is looked at.
-        let _ = batch::stamp(&socket);
+        let _ = recvmmsg::enable_timestamps(&socket);
         if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
             // What the system allows anybody is better than nothing.
             let _ = set_socket_recv_buffer_size(&socket, BUFFER);
@@ -53,7 +53,7 @@ impl Eye {
 
     /// Sees more or less of each packet from now on.
     pub(super) fn turn(&mut self, sight: Sight) -> io::Result<()> {
-        packet::attach(&self.socket, &filter(part(sight)))?;
+        af_packet::attach_filter(&self.socket, &filter(part(sight)))?;
         // What passed before stays as it was cut.
         (self.batch, self.sight) = (room(sight), sight);
         Ok(())
@@ -82,10 +82,10 @@ impl Eye {
 
     /// What was taken: each packet's beginning, how long it really is, and when it came ([`clock::now`]).
     pub(super) fn packets(&self) -> impl Iterator<Item = (&[u8], u32, u64)> {
-        let (now, ahead) = (clock::now(), clock::ahead());
+        let (now, ahead) = (clock::now(), clock::realtime_offset());
         // A clock that is set in between moves no packet into the future.
         let came = move |at: Option<u64>| at.map_or(now, |at| at.saturating_sub(ahead).min(now));
-        self.batch.stamped().map(move |(packet, at)| (packet, real_length(packet), came(at)))
+        self.batch.packets_with_timestamps().map(move |(packet, at)| (packet, real_length(packet), came(at)))
     }
 
     /// Whether more may have passed than what was taken.
@@ -95,7 +95,7 @@ impl Eye {
 
     /// Packets that had no room since the last time this was asked.
     pub(super) fn drops(&self) -> u64 {
-        packet::drops(&self.socket).unwrap_or(0).into()
+        af_packet::take_drop_count(&self.socket).unwrap_or(0).into()
     }
 }
 

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use marline_sys::{clock, sched};
+use marline_sys::{clock, priority};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::time::Timespec;
 
@@ -93,7 +93,7 @@ impl Sleep {
     fn take_place(&mut self) {
         let first = self.gather.is_none();
         if first != self.is_first && !self.is_refused {
-            let placed = if first { sched::real_time(PRIORITY) } else { sched::normal() };
+            let placed = if first { priority::set_real_time(PRIORITY) } else { priority::set_normal() };
             (self.is_first, self.is_refused) = (first, placed.is_err());
         }
     }
@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn whoever_gathers_gives_his_priority_back() {
         let body = || {
-            let is_permitted = sched::real_time(PRIORITY).is_ok();
-            sched::normal().unwrap();
+            let is_permitted = priority::set_real_time(PRIORITY).is_ok();
+            priority::set_normal().unwrap();
             let mut sleep = Sleep::new().unwrap();
             sleep.take_place();
             assert_eq!(policy(), u32::from(is_permitted), "SCHED_FIFO is 1");

@@ -14,7 +14,7 @@ use marline_core::wire::packet::{
     Flags, FourTuple, IcmpEcho, IcmpUnreachable, IpParams, NewSegment, OptionList, Packet, Segment, Seq, TcpOption,
 };
 use marline_net::links::list_interfaces;
-use marline_net::logged::Logged;
+use marline_net::recorded_machine::RecordedMachine;
 use marline_net::testing::{cable, in_a_network, ip};
 use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;
@@ -265,7 +265,7 @@ fn a_link_in_another_network_asks_the_gateway_there_unless_one_was_named() {
         let config = || Config::new(LinkId(0), None);
         let works = |gateway: Option<IpAddr>| {
             let wanted = [Wanted { name: "wlan0".into(), gateway }];
-            let machine = Logged::new(Accelerator::new(config()), config(), None).unwrap();
+            let machine = RecordedMachine::new(Accelerator::new(config()), config(), None).unwrap();
             Works::new(machine, None, roads(&list_interfaces().unwrap(), &wanted).unwrap(), None).unwrap()
         };
         let mut both = [works(None), works(Some("10.1.0.1".parse().unwrap()))];
@@ -280,7 +280,7 @@ fn a_link_in_another_network_asks_the_gateway_there_unless_one_was_named() {
         ip("address del 10.1.0.2/24 dev wlan0");
         ip("address add 10.9.0.2/24 dev wlan0");
         ip("route add default via 10.9.0.1 dev wlan0 metric 50");
-        while let Ok(bytes) = monitor.event() {
+        while let Ok(bytes) = monitor.next_event() {
             messages(&bytes).for_each(|message| both.iter_mut().for_each(|works| works.on_event(&message)));
         }
         assert_eq!(both.each_ref().map(asks), [Some("10.9.0.2 10.9.0.1".into()), Some("10.9.0.2 10.1.0.1".into())]);

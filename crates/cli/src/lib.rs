@@ -79,7 +79,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Starts the log that the environment requests; without one, the daemons of the fleet print what an operator must act on.
 fn start_logging(command: &Command) -> Result<(), CliError> {
-    if marline_terminal::log::start()? {
+    if marline_terminal::log::start_log()? {
         return Ok(());
     }
     #[cfg(feature = "fleet")]

@@ -26,7 +26,7 @@ use marline_net::http::{
     resolver_host,
 };
 use marline_net::links::Interface;
-use marline_sys::mptcp::Spoken;
+use marline_sys::mptcp::MptcpStatus;
 use url::Url;
 
 use super::connect_options::{self, ConnectOptions, TunnelTargetError};
@@ -111,7 +111,7 @@ pub(super) enum SocketEvent {
         /// The address where it ends.
         peer: IpAddr,
         /// Whether it speaks MPTCP.
-        mptcp_status: Spoken,
+        mptcp_status: MptcpStatus,
     },
     /// It never stood, and is forgotten.
     Failed(DialError),
@@ -514,8 +514,7 @@ impl ConnTable {
 
     /// Whether a connection that was asked to speak MPTCP does not.
     pub(super) fn has_fallen_back(&self) -> bool {
-        let has_fallen_back =
-            |entry: &ConnEntry| matches!(&entry.state, ConnState::Open(c) if c.mptcp_status() == Spoken::FellBack);
+        let has_fallen_back = |entry: &ConnEntry| matches!(&entry.state, ConnState::Open(c) if c.mptcp_status() == MptcpStatus::FellBack);
         self.mptcp && self.conns.values().any(has_fallen_back)
     }
 

@@ -30,7 +30,7 @@ use marline_core::link::LinkId;
 use marline_core::stream::{LinkMode, StreamEvent};
 use marline_core::units::{DataSize, Instant};
 use marline_net::http::{Event, ResponseMeta};
-use marline_sys::mptcp::Spoken;
+use marline_sys::mptcp::MptcpStatus;
 use tokio::time::Sleep;
 
 use super::body_sink::BodySink;
@@ -364,7 +364,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
     }
 
     /// What a connection speaks may let further links in.
-    fn on_mptcp_status(&mut self, mptcp_status: Spoken) {
+    fn on_mptcp_status(&mut self, mptcp_status: MptcpStatus) {
         let (links, message) = self.mptcp_gate.on_mptcp_status(mptcp_status);
         if let Some(message) = message {
             self.observer.on_message(message);
@@ -774,7 +774,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
 
     fn sample_paths(&mut self) {
         if self.conns.has_fallen_back() {
-            self.on_mptcp_status(Spoken::FellBack);
+            self.on_mptcp_status(MptcpStatus::FellBack);
         }
         for (conn, link, path) in self.conns.path_samples() {
             if let Some(stats) = self.link_stats.get_mut(usize::from(link.0)) {

@@ -9,7 +9,7 @@ use marline_core::units::Instant;
 
 use super::machine::{DownloadMachine, MachineOutput};
 use super::{DownloadEnergy, DownloadError};
-use marline_net::logged::{self, Failed, Log};
+use marline_net::recorded_machine::{self, LogError, LogFile};
 
 /// One line of a download's log.
 pub type FetchRecord = Record<Config, Input, Output>;
@@ -20,24 +20,24 @@ pub type StreamRecord = Record<stream::Config, stream::Input, stream::Output>;
 /// The machine with its log.
 #[derive(Debug)]
 pub(super) struct Logged<M: DownloadMachine> {
-    inner: logged::Logged<M, M::Config>,
+    inner: recorded_machine::RecordedMachine<M, M::Config>,
     /// The energy of its transfers, if it is to be measured.
     pub(super) joules: Option<DownloadEnergy>,
 }
 
 /// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
-pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, DownloadError> {
-    logged::create(path.map(Path::to_owned)).map_err(unwritten)
+pub(super) fn create(path: Option<&Path>) -> Result<Option<LogFile>, DownloadError> {
+    recorded_machine::create_log_file(path.map(Path::to_owned)).map_err(unwritten)
 }
 
-fn unwritten((path, error): Failed) -> DownloadError {
+fn unwritten((path, error): LogError) -> DownloadError {
     DownloadError::DecisionLog { path, error }
 }
 
 impl<M: DownloadMachine> Logged<M> {
-    pub(super) fn new(config: M::Config, log: Option<Log>) -> Self {
+    pub(super) fn new(config: M::Config, log: Option<LogFile>) -> Self {
         let machine = M::from_config(config.clone());
-        Self { inner: logged::Logged::with_log(machine, config, log), joules: None }
+        Self { inner: recorded_machine::RecordedMachine::with_log(machine, config, log), joules: None }
     }
 
     /// The machine in its present state.

@@ -13,7 +13,7 @@
 //! An MPTCP connection per link was not used: with further subflows each of them would take from all links.
 
 use marline_core::link::LinkId;
-use marline_sys::mptcp::Spoken;
+use marline_sys::mptcp::MptcpStatus;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -56,14 +56,14 @@ impl MptcpGate {
 
     /// A connection stands, or goes on; gives the links that may be used from now on, besides the others, and a line
     /// for the user if there is something new to tell.
-    pub(super) fn on_mptcp_status(&mut self, status: Spoken) -> (Vec<LinkId>, Option<&'static str>) {
+    pub(super) fn on_mptcp_status(&mut self, status: MptcpStatus) -> (Vec<LinkId>, Option<&'static str>) {
         let Some(before) = self.outcome else { return Default::default() };
         let now = match status {
-            Spoken::Yes => MptcpOutcome::Negotiated,
-            Spoken::FellBack if before >= MptcpOutcome::Negotiated => MptcpOutcome::Stripped,
-            Spoken::FellBack => MptcpOutcome::FellBack,
-            Spoken::Never => MptcpOutcome::Unavailable,
-            Spoken::Asked => return Default::default(),
+            MptcpStatus::Negotiated => MptcpOutcome::Negotiated,
+            MptcpStatus::FellBack if before >= MptcpOutcome::Negotiated => MptcpOutcome::Stripped,
+            MptcpStatus::FellBack => MptcpOutcome::FellBack,
+            MptcpStatus::PlainTcp => MptcpOutcome::Unavailable,
+            MptcpStatus::Requested => return Default::default(),
         };
         self.outcome = Some(before.max(now));
         let line = match now {
@@ -133,14 +133,14 @@ mod tests {
     fn while_mptcp_is_spoken_one_link_is_enough() {
         let mut together = gate_over_wifi();
         assert_eq!(together.report_value(), Some("unknown"));
-        assert_eq!(together.on_mptcp_status(Spoken::Yes), (vec![], None));
+        assert_eq!(together.on_mptcp_status(MptcpStatus::Negotiated), (vec![], None));
         assert!(!together.admits(LTE) && !together.admits(CABLE) && together.admits(WIFI));
         assert_eq!((together.report_value(), together.is_shared()), (Some("spoken"), true));
     }
 
     #[test]
     fn a_server_without_it_gets_a_connection_over_each_link_and_that_is_told_once() {
-        for (spoken, word) in [(Spoken::FellBack, "fell-back"), (Spoken::Never, "unavailable")] {
+        for (spoken, word) in [(MptcpStatus::FellBack, "fell-back"), (MptcpStatus::PlainTcp, "unavailable")] {
             let mut together = gate_over_wifi();
             let (links, line) = together.on_mptcp_status(spoken);
             assert_eq!((links, line.is_some()), (vec![LTE], true));
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn what_was_spoken_and_is_no_more_was_stripped() {
         let mut together = gate_over_wifi();
-        together.on_mptcp_status(Spoken::Yes);
-        assert_eq!(together.on_mptcp_status(Spoken::Asked), (vec![], None));
-        assert_eq!(together.on_mptcp_status(Spoken::FellBack).0, vec![LTE]);
+        together.on_mptcp_status(MptcpStatus::Negotiated);
+        assert_eq!(together.on_mptcp_status(MptcpStatus::Requested), (vec![], None));
+        assert_eq!(together.on_mptcp_status(MptcpStatus::FellBack).0, vec![LTE]);
         assert_eq!(together.report_value(), Some("stripped"));
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn nobody_waits_where_nobody_asked() {
         let mut together = MptcpGate::default();
         assert!(together.admits(LTE));
-        assert_eq!(together.on_mptcp_status(Spoken::Never), (vec![], None));
+        assert_eq!(together.on_mptcp_status(MptcpStatus::PlainTcp), (vec![], None));
         assert_eq!(together.report_value(), None);
     }
 }

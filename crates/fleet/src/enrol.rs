@@ -64,9 +64,9 @@ pub async fn enrol_member(url: &str, token: &str, out: &Path) -> Result<Enrolled
     let files = MemberFiles::of(out, &identity.name)?;
     files.check_absent(parsed.authority)?;
     let new = KeyWithRequest::generate()?;
-    let starts = LinkDialer::from_survey().await;
+    let dialer = LinkDialer::from_survey().await;
     let mut client =
-        Client::new(url, first_contact_config(parsed.authority, true)?)?.with_dialer(Arc::clone(&starts));
+        Client::new(url, first_contact_config(parsed.authority, true)?)?.with_dialer(Arc::clone(&dialer));
     let enrol = EnrolRequest { token: token.trim().to_owned(), request: new.request };
     let enrolled: EnrolReply = client.post("/v1/enrol", &enrol).await?;
     let mismatch = |text: &str| EnrolmentError::Mismatch(text.to_owned());
@@ -86,17 +86,17 @@ pub async fn enrol_member(url: &str, token: &str, out: &Path) -> Result<Enrolled
     }
     files.write_parts(&enrolled.certificate, (&authority, &credentials.bundle_pem()), Some(&new.key))?;
     let trusts_others = files.has_other_authorities(&credentials.bundle_pem())?;
-    let revoked = fetch_crl((url, tls, starts), &authority, out).await.map_err(|error| error.to_string());
+    let revoked = fetch_crl((url, tls, dialer), &authority, out).await.map_err(|error| error.to_string());
     Ok(EnrolledMember { identity, not_after: enrolled.not_after, files, trusts_others, revocation_list: revoked })
 }
 
 /// Rule 4: fetches the revocation list.
 async fn fetch_crl(
-    (url, tls, starts): (&str, rustls::ClientConfig, Arc<LinkDialer>),
+    (url, tls, dialer): (&str, rustls::ClientConfig, Arc<LinkDialer>),
     authority: &CertificateDer<'static>,
     out: &Path,
 ) -> Result<PathBuf, EnrolmentError> {
-    let text = Client::new(url, tls)?.with_dialer(starts).get_text("/v1/revoked").await?;
+    let text = Client::new(url, tls)?.with_dialer(dialer).get_text("/v1/revoked").await?;
     let path = out.join("revoked.pem");
     RevocationFile::install_if_newer(&path, authority, &text)?;
     Ok(path)

@@ -59,7 +59,7 @@ struct EdgeAccount {
     /// Part of the last grant that came from the reservation.
     last_reserved_grant: DataSize,
     /// While the edge waits: until when it is expected to request again.
-    waits_until: Option<Instant>,
+    expected_until: Option<Instant>,
     /// Time of the last request.
     last_request_at: Option<Instant>,
 }
@@ -67,7 +67,7 @@ struct EdgeAccount {
 impl EdgeAccount {
     /// Whether the edge has requested anything recently. Idle edges do not reduce the shares of sending ones.
     fn is_sending(&self, now: Instant) -> bool {
-        self.last_request_at.is_some_and(|asked| now.since(asked) < LONGEST_WAIT * 2)
+        self.last_request_at.is_some_and(|asked| now.since(asked) < MAX_WAIT * 2)
     }
 }
 
@@ -148,7 +148,7 @@ impl<K: Ord + Clone> FairScheduler<K> {
         let Some(account) = self.edges.get_mut(edge) else { return PaceGrant::RetryAfter(ROUND) };
         // Reserved credit of other waiting edges must stay at the link. An edge's own reserved credit may be used in
         // any case.
-        let own_pending = if account.waits_until.is_some() { account.reserved_credit } else { DataSize::ZERO };
+        let own_pending = if account.expected_until.is_some() { account.reserved_credit } else { DataSize::ZERO };
         let others_pending = self.reserved_pending - own_pending;
         let granted = wanted.min(
             account
@@ -160,7 +160,7 @@ impl<K: Ord + Clone> FairScheduler<K> {
             account.credit -= granted;
             account.last_reserved_grant = granted.min(account.reserved_credit);
             account.reserved_credit -= granted;
-            account.waits_until = None;
+            account.expected_until = None;
             self.reserved_pending = others_pending;
             self.link_credit -= granted;
             return PaceGrant::Granted(granted);
@@ -168,8 +168,8 @@ impl<K: Ord + Clone> FairScheduler<K> {
         // Wait until the missing credit has accumulated at the edge's rate, and keep its reserved credit at the link
         // meanwhile.
         let missing = wanted.min(MIN_GRANT) - account.credit;
-        let wait = (missing / account.reserved.max(self.fair_rate)).clamp(ROUND, LONGEST_WAIT);
-        account.waits_until = Some(now + wait + LINK_BURST);
+        let wait = (missing / account.reserved.max(self.fair_rate)).clamp(ROUND, MAX_WAIT);
+        account.expected_until = Some(now + wait + LINK_BURST);
         self.reserved_pending = others_pending + account.reserved_credit;
         PaceGrant::RetryAfter(wait)
     }
@@ -193,7 +193,7 @@ impl<K: Ord + Clone> FairScheduler<K> {
     }
 
     /// Equal share of each sending edge.
-    fn fair_rate(&self, capacity: Bitrate) -> Bitrate {
+    fn compute_fair_rate(&self, capacity: Bitrate) -> Bitrate {
         let senders = self.edges.values().filter(|account| account.is_sending(self.last_round_at)).count() as u64;
         capacity / senders.max(1)
     }
@@ -208,7 +208,7 @@ impl<K: Ord + Clone> FairScheduler<K> {
         self.link_credit = (self.link_credit + capacity * elapsed.min(LINK_BURST)).min(max_link_credit(capacity));
         // After a pause of this length all accounts are full.
         let elapsed = elapsed.min(EDGE_BURST * 4);
-        let (fair, mut left) = (self.fair_rate(capacity), capacity * elapsed);
+        let (fair, mut left) = (self.compute_fair_rate(capacity), capacity * elapsed);
         self.fair_rate = fair;
         let headroom = |account: &EdgeAccount| {
             let share = if account.is_sending(now) { fair } else { Bitrate::ZERO };
@@ -226,9 +226,9 @@ impl<K: Ord + Clone> FairScheduler<K> {
         // The link stops waiting for edges that have not returned in time.
         self.reserved_pending = DataSize::ZERO;
         for account in self.edges.values_mut() {
-            account.waits_until = account.waits_until.filter(|until| now < *until);
+            account.expected_until = account.expected_until.filter(|until| now < *until);
             self.reserved_pending +=
-                if account.waits_until.is_some() { account.reserved_credit } else { DataSize::ZERO };
+                if account.expected_until.is_some() { account.reserved_credit } else { DataSize::ZERO };
         }
         // Edges with full credit leave their part to the others: each pass fills at least one edge, or distributes
         // everything.
@@ -259,7 +259,7 @@ fn max_link_credit(capacity: Bitrate) -> DataSize {
 /// Passes of the distribution. chosen: what is left afterwards is less than a packet for each edge.
 const MAX_PASSES: usize = 6;
 /// Longest waiting time. chosen: an edge with a share of a few bytes per second notices when other edges leave.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -396,12 +396,12 @@ mod tests {
     #[test]
     fn the_reservation_of_an_unresponsive_edge_delays_nobody() {
         let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
-        let (size, ask) = (DataSize::from_bytes(65_536), |n| name(n));
-        scheduler.admit(&ask(0), Bitrate::from_mbps(95)).unwrap();
+        let (size, edge) = (DataSize::from_bytes(65_536), |n| name(n));
+        scheduler.admit(&edge(0), Bitrate::from_mbps(95)).unwrap();
         // The edge uses up the link's credit, has to wait, and never requests again.
-        while let PaceGrant::Granted(_) = scheduler.request(Instant::from_millis(SECOND), &ask(0), size) {}
+        while let PaceGrant::Granted(_) = scheduler.request(Instant::from_millis(SECOND), &edge(0), size) {}
         let got = (SECOND..3 * SECOND).fold(0, |sum, ms| {
-            match scheduler.request(Instant::from_millis(ms), &ask(1), size) {
+            match scheduler.request(Instant::from_millis(ms), &edge(1), size) {
                 PaceGrant::Granted(size) => sum + size.bytes(),
                 PaceGrant::RetryAfter(_) => sum,
             }

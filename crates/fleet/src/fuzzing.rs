@@ -25,7 +25,7 @@ pub fn format_authority(host: &str, port: u16) -> Option<String> {
 /// # Errors
 /// If the bytes are not a valid response.
 pub fn relay_response(bytes: &[u8]) -> std::io::Result<Option<(u16, String, usize)>> {
-    Ok(crate::edge::parse_response(bytes)?.map(|answer| (answer.status, answer.words, answer.len)))
+    Ok(crate::edge::parse_response(bytes)?.map(|answer| (answer.status, answer.details, answer.head_len)))
 }
 
 /// Checks properties that hold for any request head.

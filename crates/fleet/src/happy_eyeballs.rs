@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// Delay before the next attempt: 250 ms (RFC 8305 §8).
-const STAGGER: Duration = Duration::from_millis(250);
+const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// The first connection that succeeds.
 pub(crate) async fn connect_first<F>(
@@ -40,7 +40,7 @@ where
                 None if is_last => return Err(last),
                 None => {}
             },
-            () = sleep(STAGGER), if !is_last => {}
+            () = sleep(CONNECTION_ATTEMPT_DELAY), if !is_last => {}
         }
     }
 }
@@ -94,7 +94,9 @@ mod tests {
             // Seven refusals would take 1.75 s if each were delayed.
             let mut addresses = vec![fails; 7];
             addresses.push(good);
-            assert!(timeout(STAGGER * 4, connect_first(&addresses, connect)).await.unwrap().is_ok());
+            assert!(
+                timeout(CONNECTION_ATTEMPT_DELAY * 4, connect_first(&addresses, connect)).await.unwrap().is_ok()
+            );
             assert_eq!(
                 connect_first(&[fails; 3], connect).await.unwrap_err().kind(),
                 io::ErrorKind::ConnectionRefused

@@ -12,7 +12,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use marline_core::link_choice::{HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalAnswer};
+use marline_core::link_choice::{
+    HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalProbeResult,
+};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
 use marline_net::egress::AddressZone;
@@ -50,9 +52,9 @@ pub(crate) struct LinkDialer {
     epoch: std::time::Instant,
     state: Mutex<DialerState>,
     pub(crate) resolver: Resolver,
-    failing: watch::Sender<Vec<FailingLink>>,
+    failing_links: watch::Sender<Vec<FailingLink>>,
     /// Whether the URL of the portal probe may be wrong or blocked.
-    doubted: watch::Sender<bool>,
+    portal_probe_doubted: watch::Sender<bool>,
     /// The link over which connections start first.
     preferred_link: watch::Sender<Option<String>>,
     /// Notifies when observations or links have changed.
@@ -66,7 +68,7 @@ struct DialerState {
     /// Networks of the interfaces that are not links.
     networks: Vec<Subnet>,
     /// Whether the kernel's routes use an interface that is down.
-    misroutes: bool,
+    prefers_down_interface: bool,
     /// The last server that a flow without a relay has reached.
     last_direct_server: Option<SocketAddr>,
 }
@@ -84,8 +86,8 @@ impl LinkDialer {
             epoch: std::time::Instant::now(),
             state: Mutex::default(),
             resolver: Resolver::new(),
-            failing: watch::Sender::default(),
-            doubted: watch::Sender::default(),
+            failing_links: watch::Sender::default(),
+            portal_probe_doubted: watch::Sender::default(),
             preferred_link: watch::Sender::default(),
             changed: Notify::new(),
         })
@@ -93,7 +95,7 @@ impl LinkDialer {
 
     /// A dialer for a few connections over the links that are usable now; with a VPN, the kernel chooses the route.
     pub(crate) async fn from_survey() -> Arc<Self> {
-        let starts = Self::new();
+        let dialer = Self::new();
         if let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await
             && survey.vpn.is_none()
         {
@@ -102,23 +104,28 @@ impl LinkDialer {
             usable.sort_by_key(route_preference);
             let with_observation = |link: Interface| {
                 let (name, index) = (link.name.clone(), link.index);
-                (LinkObservation { name, index, is_silent: false, is_receiving: false, metered: false }, link)
+                (LinkObservation { name, index, is_unresponsive: false, is_receiving: false, metered: false }, link)
             };
-            starts.set_links(usable.into_iter().map(with_observation).collect(), &others);
+            dialer.set_links(usable.into_iter().map(with_observation).collect(), &others);
         }
-        starts
+        dialer
     }
 
     /// Sets the links that are up, in the order of the kernel's preference, and the other interfaces. Returns whether
     /// there is a new link.
     pub(crate) fn set_links(&self, links: Vec<(LinkObservation, Interface)>, others: &[Interface]) -> bool {
         let misroutes =
-            links.first().is_some_and(|(_, link)| others.iter().any(|other| takes_packets_of(other, link)));
+            links.first().is_some_and(|(_, link)| others.iter().any(|other| is_down_and_preferred_to(other, link)));
         let networks = others.iter().flat_map(|interface| interface.subnets.clone()).collect();
-        self.set(links, networks, misroutes)
+        self.apply_links(links, networks, misroutes)
     }
 
-    fn set(&self, links: Vec<(LinkObservation, Interface)>, networks: Vec<Subnet>, misroutes: bool) -> bool {
+    fn apply_links(
+        &self,
+        links: Vec<(LinkObservation, Interface)>,
+        networks: Vec<Subnet>,
+        misroutes: bool,
+    ) -> bool {
         let now = self.now();
         let mut state = self.lock();
         let (observations, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
@@ -130,7 +137,7 @@ impl LinkDialer {
             self.resolver.clear_all();
         }
         state.links = links.into_iter().map(Arc::new).collect();
-        (state.networks, state.misroutes) = (networks, misroutes);
+        (state.networks, state.prefers_down_interface) = (networks, misroutes);
         state.choice.set_links(now, observations);
         drop(state);
         self.publish();
@@ -138,20 +145,20 @@ impl LinkDialer {
     }
 
     /// Lets the kernel choose the route of connections until links are set again.
-    pub(crate) fn clear_links(&self) {
+    pub(crate) fn use_kernel_routes(&self) {
         let networks = self.lock().networks.clone();
-        self.set(Vec::new(), networks, false);
+        self.apply_links(Vec::new(), networks, false);
     }
 
     /// The links over which connections are not started. Changes are reported.
     pub(crate) fn failing(&self) -> watch::Receiver<Vec<FailingLink>> {
-        self.failing.subscribe()
+        self.failing_links.subscribe()
     }
 
     /// Whether the URL of the portal probe may be wrong or blocked ([`LinkChoice::is_portal_probe_doubted`]). Changes
     /// are reported.
     pub(crate) fn portal_probe_doubted(&self) -> watch::Receiver<bool> {
-        self.doubted.subscribe()
+        self.portal_probe_doubted.subscribe()
     }
 
     /// The link over which connections start first. Changes are reported.
@@ -188,7 +195,7 @@ impl LinkDialer {
         F: Future<Output = io::Result<(T, ConnObservation)>> + Send + 'static,
     {
         let (race, now) = (HappyEyeballs::to_unauthenticated(self.now(), &self.lock().choice), self.now());
-        self.lock().choice.used_unproven(now);
+        self.lock().choice.on_unauthenticated_use(now);
         self.changed.notify_waiters();
         self.run(race, attempt).await
     }
@@ -203,11 +210,11 @@ impl LinkDialer {
         F: Future<Output = io::Result<(T, ConnObservation)>> + Send + 'static,
     {
         // With a single link there is no race, but a race may contain one link because others are excluded on purpose.
-        let alone = {
+        let single_attempt = {
             let state = self.lock();
-            (state.links.len() < 2).then(|| state.links.first().filter(|_| state.misroutes).cloned())
+            (state.links.len() < 2).then(|| state.links.first().filter(|_| state.prefers_down_interface).cloned())
         };
-        if let Some(link) = alone {
+        if let Some(link) = single_attempt {
             return attempt(link).await.map(|(value, _)| value);
         }
         let (result_tx, result_rx) = oneshot::channel();
@@ -232,8 +239,8 @@ impl LinkDialer {
                 let started = attempt(self.link(&link));
                 pending.insert(number);
                 running.spawn(async move {
-                    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
-                    (number, timeout(MAX_ATTEMPT_TIME, started).await.unwrap_or_else(|error| Err(late(error))))
+                    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
+                    (number, timeout(MAX_ATTEMPT_TIME, started).await.unwrap_or_else(|error| Err(timed_out(error))))
                 });
             }
             // Once the caller has its result or is gone, no further attempts are started; running ones are still
@@ -268,12 +275,12 @@ impl LinkDialer {
             };
             pending.remove(&number);
             match result {
-                Ok((value, shows)) => {
+                Ok((value, observation)) => {
                     grace.get_or_insert(tokio::time::Instant::now() + EVIDENCE_GRACE);
                     if let Some(result_tx) = result_tx.take() {
                         let _ = result_tx.send(Ok(value));
                     }
-                    let mptcp_failure = match shows {
+                    let mptcp_failure = match observation {
                         ConnObservation::Reached => None,
                         ConnObservation::MptcpDropped => Some(LinkFailure::MptcpDropped),
                         ConnObservation::MptcpStripped => Some(LinkFailure::MptcpStripped),
@@ -308,14 +315,14 @@ impl LinkDialer {
     }
 
     /// Waits until a link is due for a portal probe, and returns it.
-    pub(crate) async fn due_for_portal(&self) -> Arc<Interface> {
-        self.next_due(LinkChoice::next_portal_probe, LinkChoice::probing_portal).await
+    pub(crate) async fn next_portal_probe(&self) -> Arc<Interface> {
+        self.next_due(LinkChoice::next_portal_probe, LinkChoice::on_portal_probe_started).await
     }
 
     async fn next_due(
         &self,
         next: impl Fn(&LinkChoice) -> Option<(Instant, String)>,
-        begins: impl Fn(&mut LinkChoice, Instant, &str),
+        on_start: impl Fn(&mut LinkChoice, Instant, &str),
     ) -> Arc<Interface> {
         loop {
             let changed = self.changed.notified();
@@ -325,7 +332,7 @@ impl LinkDialer {
             let (at, now) = (next(&self.lock().choice), self.now());
             match at {
                 Some((at, link)) if at <= now => {
-                    begins(&mut self.lock().choice, now, &link);
+                    on_start(&mut self.lock().choice, now, &link);
                     if let Some(link) = self.link(&link) {
                         return link;
                     }
@@ -337,19 +344,19 @@ impl LinkDialer {
     }
 
     /// Notes that no relay can be reached.
-    pub(crate) fn none_reached(&self) {
+    pub(crate) fn record_no_relay_reached(&self) {
         let now = self.now();
-        self.lock().choice.used_unproven(now);
+        self.lock().choice.on_unauthenticated_use(now);
         self.changed.notify_waiters();
     }
 
     /// Records the result of a portal probe (plain HTTP) over a link; returns whether a portal has disappeared.
-    pub(crate) fn portal_answered(&self, link: &str, answer: PortalAnswer) -> bool {
+    pub(crate) fn record_portal_answer(&self, link: &str, answer: PortalProbeResult) -> bool {
         let now = self.now();
         let (before, after) = {
             let choice = &mut self.lock().choice;
             let before = choice.failure(link);
-            choice.report_portal(now, link, answer);
+            choice.on_portal_probe_result(now, link, answer);
             (before, choice.failure(link))
         };
         self.publish();
@@ -416,11 +423,11 @@ impl LinkDialer {
     /// If the name has no address over this link.
     pub(crate) async fn resolve(
         &self,
-        asker: Option<IpAddr>,
+        client: Option<IpAddr>,
         (host, port): (&str, u16),
         link: &Interface,
     ) -> io::Result<Vec<SocketAddr>> {
-        let found = self.resolver.resolve_for(asker, host, Some(link), DNS_TIMEOUT).await;
+        let found = self.resolver.resolve_for(client, host, Some(link), DNS_TIMEOUT).await;
         let found = found.map_err(|why| io::Error::new(io::ErrorKind::NotFound, why.message))?;
         Ok(found.addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
@@ -459,8 +466,8 @@ impl LinkDialer {
 
     /// Whether the address is reached through the links: not this host's own address, nor on one of its LANs.
     pub(crate) fn is_behind_links(&self, address: IpAddr) -> bool {
-        let is_neighbour = self.lock().networks.iter().any(|network| network.contains(address));
-        !is_neighbour && AddressZone::of(address) != AddressZone::Host
+        let is_on_lan = self.lock().networks.iter().any(|network| network.contains(address));
+        !is_on_lan && AddressZone::of(address) != AddressZone::Host
     }
 
     fn link(&self, name: &str) -> Option<Arc<Interface>> {
@@ -477,14 +484,14 @@ impl LinkDialer {
             let doubted = state.choice.is_portal_probe_doubted();
             (failing.into_iter().map(row).collect::<Vec<_>>(), order, doubted)
         };
-        self.doubted.send_if_modified(|now| std::mem::replace(now, doubted) != doubted);
+        self.portal_probe_doubted.send_if_modified(|now| std::mem::replace(now, doubted) != doubted);
         let first = order.into_iter().next();
         self.preferred_link.send_if_modified(|current| {
             let is_new = *current != first;
             *current = first;
             is_new
         });
-        self.failing.send_if_modified(|current| {
+        self.failing_links.send_if_modified(|current| {
             let is_new = *current != failing;
             *current = failing;
             is_new
@@ -515,7 +522,7 @@ pub(crate) fn route_preference(link: &Interface) -> Option<(u32, u32)> {
 
 /// Whether the kernel's routes prefer the other interface, which is down, to the link. The routes of an interface
 /// without carrier remain until a network manager removes them.
-fn takes_packets_of(other: &Interface, link: &Interface) -> bool {
+fn is_down_and_preferred_to(other: &Interface, link: &Interface) -> bool {
     let is_down = matches!(other.usability, Usability::Unused(UnusedReason::NoCarrier | UnusedReason::Down));
     is_down
         && route_preference(other)
@@ -595,15 +602,18 @@ mod tests {
     fn attempts_over(links: &[Interface], others: &[Interface]) -> Option<String> {
         let seen = |link: &Interface| {
             let (name, index) = (link.name.clone(), link.index);
-            (LinkObservation { name, index, is_silent: false, is_receiving: false, metered: false }, link.clone())
+            (
+                LinkObservation { name, index, is_unresponsive: false, is_receiving: false, metered: false },
+                link.clone(),
+            )
         };
-        let starts = LinkDialer::new();
-        starts.set_links(links.iter().map(seen).collect(), others);
+        let dialer = LinkDialer::new();
+        dialer.set_links(links.iter().map(seen).collect(), others);
         let attempt = |link: Option<Arc<Interface>>| async move {
             Ok((link.map(|link| link.name.clone()), ConnObservation::Reached))
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(starts.connect(attempt)).unwrap()
+        runtime.block_on(dialer.connect(attempt)).unwrap()
     }
 
     #[test]

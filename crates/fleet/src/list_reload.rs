@@ -27,7 +27,7 @@ pub(crate) struct ListReload {
 
 impl Default for ListReload {
     fn default() -> Self {
-        Self { error: Mutex::default(), spare: Mutex::new(spare()) }
+        Self { error: Mutex::default(), spare: Mutex::new(open_spare()) }
     }
 }
 
@@ -56,7 +56,7 @@ impl ListReload {
                 // Close the spare descriptor here, and reopen it after the list has been read.
                 *kept = None;
                 let is_new = read.refresh();
-                *kept = spare();
+                *kept = open_spare();
                 is_new?
             }
             refreshed => refreshed?,
@@ -87,6 +87,6 @@ impl ListReload {
     }
 }
 
-fn spare() -> Option<File> {
+fn open_spare() -> Option<File> {
     File::open("/dev/null").ok()
 }

@@ -60,8 +60,8 @@ impl MemberCert {
     pub fn new(files: MemberFiles, state: Option<&Path>) -> Self {
         let in_state = |dir: &Path| Some(dir.join(files.certificate.file_name()?));
         let certificate = state.and_then(in_state).filter(|path| *path != files.certificate);
-        let kept = certificate.map(|certificate| MemberFiles { certificate, ..files.clone() });
-        Self { files, fallback: kept }
+        let fallback = certificate.map(|certificate| MemberFiles { certificate, ..files.clone() });
+        Self { files, fallback }
     }
 
     /// The credentials to use: the later of both certificates.
@@ -70,8 +70,8 @@ impl MemberCert {
     /// If a file cannot be read or has unexpected contents.
     pub fn read(&self) -> Result<Credentials, TlsError> {
         let first = Credentials::read(&self.files.certificate, &self.files.key, &self.files.authority)?;
-        let kept = self.fallback.as_ref().and_then(|files| newer_in_files(files, &first));
-        Ok(kept.unwrap_or(first))
+        let newer = self.fallback.as_ref().and_then(|files| newer_in_files(files, &first));
+        Ok(newer.unwrap_or(first))
     }
 
     fn write(&self, new: &Renewed) -> Result<(), CaError> {
@@ -143,9 +143,9 @@ pub async fn run_renewal(
         (None, None, None);
     warn_without_crl(&files.files.authority, &credentials);
     loop {
-        let life = credentials.validity().map_or(Duration::ZERO, Validity::lifetime);
+        let lifetime = credentials.validity().map_or(Duration::ZERO, Validity::lifetime);
         tokio::select! {
-            () = tokio::time::sleep((life / 60).clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)) => {}
+            () = tokio::time::sleep((lifetime / 60).clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)) => {}
             () = reload_requests.requested() => {
                 if let Some(reloaded) = reload(files, &credentials, &mut install) {
                     (credentials, unwritten) = (reloaded, None);
@@ -171,7 +171,7 @@ pub async fn run_renewal(
             credentials = newer;
         }
         let Ok(validity) = credentials.validity() else { continue };
-        let pause = RETRY_INTERVAL.min(life / 30);
+        let pause = RETRY_INTERVAL.min(lifetime / 30);
         if UtcSeconds::now() < validity.renewal_due() || last_attempt.is_some_and(|at| at.elapsed() < pause) {
             continue;
         }

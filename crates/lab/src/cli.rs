@@ -116,7 +116,7 @@ struct DoctorArgs {
 /// Runs one command line, the program's name first. See the [module](self) for when to call it.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let ended = command_line::parse(args).and_then(|cli| {
-        log::start()?;
+        log::start_log()?;
         match run(cli) {
             0 => Ok(()),
             code => Err(CliError::silent(code)),
@@ -166,7 +166,7 @@ fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
         segments: Vec::new(),
         server_site: 0,
     };
-    signal::catch().map_err(LabError::at_step("signals"))?;
+    signal::install_handlers().map_err(LabError::at_step("signals"))?;
     let lab = Lab::start(&spec)?;
     if !lab.congestion().is_granted() {
         let report = lab.congestion();
@@ -260,5 +260,5 @@ fn run_doctor(args: &DoctorArgs) -> u8 {
 
 /// A line for people, beside the command's own output.
 fn notice(text: &str) {
-    output::say_after_progress(text);
+    output::eprint_after_progress(text);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use marline_core::units::Bitrate;
 use marline_sim::spec::LinkSpec;
 use marline_sys::clock::{self, Timer};
-use marline_sys::{sched, tun::Tun};
+use marline_sys::{priority, tun::Tun};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
 
@@ -79,13 +79,15 @@ fn check_privileges() -> Finding {
 }
 
 fn check_tun() -> Finding {
-    let mode = fs::metadata(Tun::NODE).map(|m| format!("{:o}", m.permissions().mode() & 0o777));
-    let open_result = fs::OpenOptions::new().read(true).write(true).open(Tun::NODE);
+    let mode = fs::metadata(Tun::DEVICE_PATH).map(|m| format!("{:o}", m.permissions().mode() & 0o777));
+    let open_result = fs::OpenOptions::new().read(true).write(true).open(Tun::DEVICE_PATH);
     let result = match (mode, open_result) {
-        (Ok(mode), Ok(_)) if mode == "600" => Ok(format!("{} mode {mode}: root only", Tun::NODE)),
-        (Ok(mode), Ok(_)) => Ok(format!("{} mode {mode}", Tun::NODE)),
-        (Ok(mode), Err(error)) => Err(format!("{} mode {mode}: {error}: sudo chmod 666 {}", Tun::NODE, Tun::NODE)),
-        (Err(error), _) => Err(format!("{}: {error}: sudo modprobe tun", Tun::NODE)),
+        (Ok(mode), Ok(_)) if mode == "600" => Ok(format!("{} mode {mode}: root only", Tun::DEVICE_PATH)),
+        (Ok(mode), Ok(_)) => Ok(format!("{} mode {mode}", Tun::DEVICE_PATH)),
+        (Ok(mode), Err(error)) => {
+            Err(format!("{} mode {mode}: {error}: sudo chmod 666 {}", Tun::DEVICE_PATH, Tun::DEVICE_PATH))
+        }
+        (Err(error), _) => Err(format!("{}: {error}: sudo modprobe tun", Tun::DEVICE_PATH)),
     };
     new_finding("tun", true, result)
 }
@@ -115,7 +117,7 @@ fn check_congestion(algorithm: Congestion) -> Finding {
 }
 
 fn check_real_time() -> Finding {
-    let result = match sched::try_real_time() {
+    let result = match priority::check_real_time() {
         Ok(()) => Ok("SCHED_FIFO is permitted".to_string()),
         Err(error) => Err(format!("no SCHED_FIFO ({error}): packets may leave later on a busy machine")),
     };

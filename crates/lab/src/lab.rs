@@ -6,8 +6,8 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use marline_sim::spec::{LinkEventKind, LinkSpec};
-use marline_sys::namespace::Network;
-use marline_sys::process::Room;
+use marline_sys::namespace::NetNs;
+use marline_sys::process::PidNamespace;
 use marline_sys::{clock, namespace};
 
 use crate::emulator::{EmulationReport, Emulator};
@@ -23,7 +23,7 @@ pub struct Lab {
     // Declared in the order in which they are dropped: the room waits for the others' children.
     server: Option<LabServer>,
     emulator: Emulator,
-    pid_namespace: Room,
+    pid_namespace: PidNamespace,
     namespaces: Namespaces,
     links: Vec<LinkSpec>,
     build_time: Duration,
@@ -84,7 +84,7 @@ impl Lab {
         let memory = PeakRss::start();
         let started = self.namespaces.client.run(|| {
             // Programs that look under /sys shall see these links. Where it is refused they see the machine's.
-            let _ = namespace::private_mounts().and_then(|()| namespace::mount_sys());
+            let _ = namespace::unshare_mounts().and_then(|()| namespace::mount_sysfs());
             self.pid_namespace.enter()?;
             let start_time = clock::now();
             if let Err(error) = self.emulator.start_run(start_time) {
@@ -115,7 +115,7 @@ impl Lab {
     /// Those of starting a program.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         self.namespaces.client.run(|| {
-            let _ = namespace::private_mounts().and_then(|()| namespace::mount_sys());
+            let _ = namespace::unshare_mounts().and_then(|()| namespace::mount_sysfs());
             self.pid_namespace.enter()?;
             command.spawn()
         })
@@ -133,7 +133,7 @@ impl Lab {
     ///
     /// # Errors
     /// Those of starting a program.
-    pub(crate) fn spawn_in(&self, network: &Network, command: &mut Command) -> io::Result<Child> {
+    pub(crate) fn spawn_in(&self, network: &NetNs, command: &mut Command) -> io::Result<Child> {
         network.run(|| {
             self.pid_namespace.enter()?;
             command.spawn()
@@ -179,7 +179,7 @@ impl Lab {
         self.site_namespace(site)?.run(work)
     }
 
-    fn site_namespace(&self, site: usize) -> io::Result<&Network> {
+    fn site_namespace(&self, site: usize) -> io::Result<&NetNs> {
         self.namespaces.site(site).ok_or_else(|| io::Error::other(format!("there is no place {site}")))
     }
 
@@ -299,7 +299,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        self.pid_namespace.kill();
+        self.pid_namespace.kill_all();
         if let Some(server) = &mut self.server {
             server.reap();
         }

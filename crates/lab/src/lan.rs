@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd};
 
 use marline_core::wire::netlink::{Address, Link, LinkChange, Request, Route, family, messages};
-use marline_sys::namespace::Network;
+use marline_sys::namespace::NetNs;
 use marline_sys::netlink::RouteSocket;
 
 use crate::veth::veth_request;
@@ -31,14 +31,14 @@ const PREFIX_LEN: u8 = 24;
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct LabLan {
-    pub(crate) namespace: Network,
+    pub(crate) namespace: NetNs,
 }
 
 impl LabLan {
     /// Builds it.
     pub(crate) fn build(lab: &Lab) -> Result<Self, LabError> {
         let step = || LabError::at_step("a LAN behind the client");
-        let network = Network::new().map_err(step())?;
+        let network = NetNs::new().map_err(step())?;
         let peer_fd = network.as_fd().as_raw_fd();
         lab.run_at_client(|| {
             RouteSocket::open()?.request(&veth_request(LAN_DEVICE, peer_fd))?;

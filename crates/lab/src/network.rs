@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use marline_core::wire::netlink::{Address, Link, LinkChange, Request, Route, SourceRule, family, messages};
 use marline_sim::spec::LinkSpec;
-use marline_sys::namespace::Network;
+use marline_sys::namespace::NetNs;
 use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;
 use socket2::{Domain, Socket, Type};
@@ -70,16 +70,16 @@ impl CongestionReport {
 /// Both ends, configured.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
-    pub(crate) client: Network,
-    pub(crate) server: Network,
+    pub(crate) client: NetNs,
+    pub(crate) server: NetNs,
     /// From place 1 on ([`crate::wan_topology`]).
-    pub(crate) sites: Vec<Network>,
+    pub(crate) sites: Vec<NetNs>,
     pub(crate) congestion: CongestionReport,
 }
 
 impl Namespaces {
     /// The network of a place ([`crate::wan_topology`]); none: there is no such place.
-    pub(crate) fn site(&self, site: usize) -> Option<&Network> {
+    pub(crate) fn site(&self, site: usize) -> Option<&NetNs> {
         match site.checked_sub(1) {
             None => Some(&self.server),
             Some(behind) => self.sites.get(behind),
@@ -100,7 +100,7 @@ pub(crate) fn build(
     requested: Congestion,
     sender: ServerTcp,
 ) -> Result<(Namespaces, Vec<TunPair>), LabError> {
-    let new = |side| Network::new().map_err(LabError::at_step(format!("network namespace of the {side}")));
+    let new = |side| NetNs::new().map_err(LabError::at_step(format!("network namespace of the {side}")));
     let (client, server) = (new("client")?, new("server")?);
     let client_ends = build_end(&client, EndRole::Client, links, requested)?;
     let server_ends = build_end(&server, EndRole::Server, links, requested)?;
@@ -109,9 +109,8 @@ pub(crate) fn build(
     }
     let pairs =
         client_ends.into_iter().zip(server_ends).map(|(client, server)| TunPair { client, server }).collect();
-    let probe = |network: &Network, to| {
-        network.run(move || congestion_towards(to)).map_err(LabError::at_step("congestion"))
-    };
+    let probe =
+        |network: &NetNs, to| network.run(move || congestion_towards(to)).map_err(LabError::at_step("congestion"));
     let congestion = CongestionReport {
         requested,
         client: probe(&client, SERVER)?,
@@ -121,7 +120,7 @@ pub(crate) fn build(
 }
 
 /// Packets that each link's TUN has dropped so far because the emulator was late, in the order of `links`.
-pub(crate) fn tun_drops(network: &Network, links: &[LinkSpec]) -> io::Result<Vec<u64>> {
+pub(crate) fn tun_drops(network: &NetNs, links: &[LinkSpec]) -> io::Result<Vec<u64>> {
     let all = network.run(|| all_links(&RouteSocket::open()?))?;
     let dropped = |link: &LinkSpec| all.iter().find(|l| l.name == link.name).map_or(0, |l| l.tx_dropped);
     Ok(links.iter().map(dropped).collect())
@@ -179,7 +178,7 @@ pub(crate) fn set_address(address: Ipv4Addr, is_present: bool) -> io::Result<()>
 const LOOPBACK: u32 = 1;
 
 fn build_end(
-    network: &Network,
+    network: &NetNs,
     side: EndRole,
     links: &[LinkSpec],
     congestion: Congestion,

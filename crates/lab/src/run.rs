@@ -131,7 +131,7 @@ pub(crate) struct RunningProcess {
 
 /// A [`Run`] without the links.
 pub(crate) struct FinishedProcess {
-    pub(crate) usage: process::Usage,
+    pub(crate) usage: process::ProcessUsage,
     pub(crate) peak_memory: DataSize,
     pub(crate) timed_out: bool,
     pub(crate) wall: Duration,
@@ -156,7 +156,7 @@ impl RunningProcess {
         let mut timed_out = false;
         while !self.has_ended() {
             self.memory.sample(self.child.id());
-            if let (Some(number), false) = (signal::caught(), passed_on) {
+            if let (Some(number), false) = (signal::last_caught(), passed_on) {
                 passed_on = true;
                 self.forward_signal(number);
                 deadline = Some(clock::now() + KILL_DELAY.as_nanos() as u64);
@@ -168,7 +168,7 @@ impl RunningProcess {
             }
         }
         let wall = Duration::from_nanos(clock::now().saturating_sub(self.zero));
-        let usage = process::wait(self.child.id()).map_err(LabError::at_step("wait"))?;
+        let usage = process::wait_with_usage(self.child.id()).map_err(LabError::at_step("wait"))?;
         // A child of the command may hold the pipe for longer; what came until now is what counts.
         let text = |from: &Receiver<Vec<u8>>| {
             let mut all = Vec::new();

@@ -20,7 +20,7 @@ use std::net::Ipv4Addr;
 
 use marline_core::wire::netlink::{Address, LinkChange, Route, family};
 use marline_sim::spec::LinkSpec;
-use marline_sys::namespace::Network;
+use marline_sys::namespace::NetNs;
 use marline_sys::netlink::RouteSocket;
 
 use crate::network::{SYSCTLS, TunPair, create_tun, set_link_up};
@@ -47,12 +47,12 @@ pub(crate) const MAX_SITES: usize = 200;
 
 /// Builds the places beside the server's end, and the segments between all.
 pub(crate) fn build_sites(
-    server: &Network,
+    server: &NetNs,
     segments: &[Segment],
     congestion: Congestion,
-) -> Result<(Vec<Network>, Vec<TunPair>), LabError> {
+) -> Result<(Vec<NetNs>, Vec<TunPair>), LabError> {
     let count = segments.iter().map(|segment| segment.from.max(segment.to)).max().unwrap_or(0);
-    let places = (1..=count).map(|site| Network::new().map_err(LabError::at_step(format!("place {site}"))));
+    let places = (1..=count).map(|site| NetNs::new().map_err(LabError::at_step(format!("place {site}"))));
     let sites = places.collect::<Result<Vec<_>, _>>()?;
     for (at, site) in (1..).zip(&sites) {
         site.run(|| configure_site(at)).map_err(LabError::at_step(format!("place {at}")))?;

@@ -26,7 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use crate::directory::Directory;
+use crate::run_dir::RunDir;
 
 /// chosen: every question there is fits ten times.
 const MAX_REQUEST_LEN: u64 = 1024;
@@ -53,7 +53,7 @@ pub const SHUTTING_DOWN: &str = "the daemon is ending";
 #[derive(Debug)]
 pub struct ControlServer {
     accept_task: tokio::task::JoinHandle<()>,
-    dir: Directory,
+    dir: RunDir,
     file_name: String,
     /// Which file that is: another run may have put its own in its place.
     file_id: (u64, u64),
@@ -71,10 +71,10 @@ impl ControlServer {
         A: Serialize + Send + Sync + 'static,
         F: Future<Output = Result<A, String>> + Send + 'static,
     {
-        Directory::make(socket_dir(path))?;
-        let within = Directory::own(socket_dir(path))?;
+        RunDir::ensure(socket_dir(path))?;
+        let within = RunDir::open_own(socket_dir(path))?;
         let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
-        let socket = within.path_of(name);
+        let socket = within.path_in_dir(name);
         if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
             let message = format!("another one listens at {}", path.display());
             return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
@@ -91,7 +91,7 @@ impl ControlServer {
 impl Drop for ControlServer {
     fn drop(&mut self) {
         self.accept_task.abort();
-        if file_id(&self.dir.path_of(&self.file_name)).is_ok_and(|file| file == self.file_id) {
+        if file_id(&self.dir.path_in_dir(&self.file_name)).is_ok_and(|file| file == self.file_id) {
             let _ = self.dir.unlink(&self.file_name);
         }
     }
@@ -229,8 +229,7 @@ pub fn query_daemon<A: DeserializeOwned>(
 ) -> Result<A, ControlError> {
     let socket_path = || socket.to_owned();
     // In a directory of just anybody's there may be a socket of just anybody's.
-    let connected =
-        Directory::open(socket_dir(socket)).and_then(|_| std::os::unix::net::UnixStream::connect(socket));
+    let connected = RunDir::open(socket_dir(socket)).and_then(|_| std::os::unix::net::UnixStream::connect(socket));
     // Another user's directory may be empty; one that cannot be looked into may not.
     let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {

@@ -10,8 +10,8 @@
 //! 2. [`dns`]: names are resolved over the link that will be used ([`dns::Resolver`]).
 //! 3. [`egress`]: which addresses a request may reach, checked before each connection ([`egress::Right`]).
 //! 4. [`http`]: client connections that are bound to one link ([`http::Connection`]), with TLS, proxies and [`cookies`].
-//! 5. [`control_socket`] and [`directory`]: the control socket of a daemon, and the run directory that it is in.
-//! 6. [`logged`]: a machine of `marline-core` with its decision log, which `marline replay` runs again.
+//! 5. [`control_socket`] and [`run_dir`]: the control socket of a daemon, and the run directory that it is in.
+//! 6. [`recorded_machine`]: a machine of `marline-core` with its decision log, which `marline replay` runs again.
 
 pub mod admission;
 pub mod atomic_file;
@@ -19,17 +19,17 @@ pub mod battery;
 pub mod checksum;
 pub mod control_socket;
 pub mod cookies;
-pub mod directory;
 pub mod dns;
 pub mod egress;
 pub mod http;
 pub mod links;
-pub mod logged;
 pub mod mptcp;
 pub mod mptcp_send_queue;
 pub mod private_file;
 pub mod random;
+pub mod recorded_machine;
 pub mod rlimit;
+pub mod run_dir;
 pub mod socks5;
 pub mod splice;
 #[cfg(any(test, feature = "testing"))]

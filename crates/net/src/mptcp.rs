@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use marline_sys::mptcp::Spoken;
+use marline_sys::mptcp::MptcpStatus;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// A socket that asks for MPTCP, does not block and is not connected yet, and the address by which it reaches this one.
@@ -42,10 +42,10 @@ pub fn unmapped(address: SocketAddr) -> SocketAddr {
 /// Whether a connection that was begun with MPTCP speaks it, or fell back to plain TCP; none: it was begun without it, or the kernel does
 /// not say.
 pub fn is_negotiated(socket: impl AsFd) -> Option<bool> {
-    match Spoken::of(socket).ok()? {
-        Spoken::Yes => Some(true),
-        Spoken::FellBack => Some(false),
-        Spoken::Never | Spoken::Asked => None,
+    match MptcpStatus::query(socket).ok()? {
+        MptcpStatus::Negotiated => Some(true),
+        MptcpStatus::FellBack => Some(false),
+        MptcpStatus::PlainTcp | MptcpStatus::Requested => None,
     }
 }
 

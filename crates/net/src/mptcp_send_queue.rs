@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use marline_core::paths::send_gate::{self, SubflowQueue};
 use marline_core::units::{Bitrate, DataSize};
-use marline_sys::mptcp::subflows;
+use marline_sys::mptcp::subflow_infos;
 use marline_sys::tcp_info::TcpInfo;
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
 
@@ -21,7 +21,7 @@ const SEND_BUFFER_LEN: usize = 4 * 1024 * 1024;
 /// # Errors
 /// When it does not speak MPTCP, or the kernel cannot say (before 5.16).
 pub fn write_delay(socket: impl AsFd) -> io::Result<Option<Duration>> {
-    Ok(send_gate::wait(subflows(socket)?.iter().map(subflow_queue)))
+    Ok(send_gate::wait(subflow_infos(socket)?.iter().map(subflow_queue)))
 }
 
 /// Makes room for all that may be unacknowledged while a slow subflow holds up what came over a fast one: the buffer that the
@@ -38,12 +38,12 @@ pub fn enlarge_send_buffer(socket: impl AsFd) -> io::Result<()> {
 /// # Errors
 /// It is no connected socket, or of a kernel that does not tell (MPTCP: before 5.17).
 pub fn unacknowledged(socket: impl AsFd) -> io::Result<DataSize> {
-    marline_sys::queue::unacknowledged(socket).map(DataSize::from_bytes)
+    marline_sys::siocoutq::unacknowledged_bytes(socket).map(DataSize::from_bytes)
 }
 
 fn subflow_queue(info: &TcpInfo) -> SubflowQueue {
     SubflowQueue {
-        unsent: DataSize::from_bytes(info.unsent.into()),
+        unsent: DataSize::from_bytes(info.notsent_bytes.into()),
         rate: Bitrate::from_bits_per_sec(info.pacing_rate.saturating_mul(8)),
         since_last_send: info.last_sent,
     }

@@ -8,7 +8,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 ///
 /// # Errors
 /// The kernel has no random source.
-pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     const { assert!(N <= 256) };
     let mut bytes = [0; N];
     let len = rustix::io::retry_on_intr(|| getrandom(&mut bytes[..], GetRandomFlags::empty()))?;

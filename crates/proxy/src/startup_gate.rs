@@ -274,7 +274,7 @@ fn judge(
     let waited = now.since(since);
     let (video, frontier) = (buffered.profile, buffered.in_order_end);
     let shortfall = |rate: Bitrate, margin: Duration| match video.timing_at_rate(frontier, rate, Duration::ZERO) {
-        Timing::Spare(spare) => margin.saturating_sub(spare),
+        Timing::InTime(spare) => margin.saturating_sub(spare),
         Timing::Late(late) => late.saturating_add(margin),
     };
     let lateness = |rate: Bitrate| shortfall(rate, Duration::ZERO);

@@ -3,7 +3,7 @@
 //! In: the system's randomness. Out: 128 bits in hexadecimal digits, and a comparison that takes the same time whatever
 //! is offered. A password was not used: there is nothing to remember, and nothing to leak from a configuration file.
 
-use marline_net::random::random;
+use marline_net::random::random_bytes;
 
 /// See the [module](self).
 #[derive(Clone)]
@@ -15,7 +15,7 @@ impl Token {
     /// # Errors
     /// The system has no randomness.
     pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self(data_encoding::HEXLOWER.encode(&random::<16>()?)))
+        Ok(Self(data_encoding::HEXLOWER.encode(&random_bytes::<16>()?)))
     }
 
     /// As it stands in an address.

@@ -188,8 +188,8 @@ proptest! {
         player.advance(end);
         // With a byte in hand a stall ends at once, so the interruption is the lateness, up to a byte's time.
         match timing {
-            Timing::Spare(spare) if spare > DataSize::from_bytes(1) / rate => prop_assert_eq!(player.stalls(), 0),
-            Timing::Spare(_) => {}
+            Timing::InTime(spare) if spare > DataSize::from_bytes(1) / rate => prop_assert_eq!(player.stalls(), 0),
+            Timing::InTime(_) => {}
             Timing::Late(late) => {
                 let byte = DataSize::from_bytes(2) / rate;
                 let waited = player.buffering_time();

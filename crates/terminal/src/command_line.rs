@@ -24,47 +24,50 @@ pub fn parse<C: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<C, C
             CliError::silent(0)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let (command, name) = addressed(C::command(), &args);
-            CliError::usage(format!("say what to do: {}; `{name} --help` explains them", subcommands(&command)))
+            let (command, name) = command_named(C::command(), &args);
+            CliError::usage(format!(
+                "say what to do: {}; `{name} --help` explains them",
+                subcommand_names(&command)
+            ))
         }
-        _ => CliError::usage(one_line(&error, C::command(), &args)),
+        _ => CliError::usage(one_line_error(&error, C::command(), &args)),
     })
 }
 
-fn subcommands(command: &Command) -> String {
-    command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect::<Vec<_>>().join(", ")
+fn subcommand_names(command: &Command) -> String {
+    command.get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect::<Vec<_>>().join(", ")
 }
 
 /// clap's message as one line: what is wrong, its tip if it has one, and where to read on.
-fn one_line(error: &clap::Error, program: Command, args: &[OsString]) -> String {
+fn one_line_error(error: &clap::Error, program: Command, args: &[OsString]) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let mut parts = text.split("\n\n");
-    let mut line = parts.next().unwrap_or_default().replace('\n', " ");
-    for part in parts {
-        if let Some(tip) = part.trim().strip_prefix("tip: ") {
-            line = format!("{line} ({})", tip.replace('\n', " "));
+    let mut paragraphs = text.split("\n\n");
+    let mut message = paragraphs.next().unwrap_or_default().replace('\n', " ");
+    for paragraph in paragraphs {
+        if let Some(tip) = paragraph.trim().strip_prefix("tip: ") {
+            message = format!("{message} ({})", tip.replace('\n', " "));
         }
     }
     for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg] {
         if let Some(ContextValue::String(value)) = error.get(kind)
             && let Cow::Owned(masked) = mask_value(&value.replace('\n', " "))
         {
-            line = line.replace(&value.replace('\n', " "), &masked);
+            message = message.replace(&value.replace('\n', " "), &masked);
         }
     }
-    format!("{line}; see `{} --help`", addressed(program, args).1)
+    format!("{message}; see `{} --help`", command_named(program, args).1)
 }
 
 /// The command that the words name, as far as they do, and its name: `marline fleet ca`. Words behind `--` belong to another
 /// program.
-fn addressed(program: Command, args: &[OsString]) -> (Command, String) {
+fn command_named(program: Command, args: &[OsString]) -> (Command, String) {
     let mut name = program.get_name().to_owned();
     let mut command = program;
-    for word in args.iter().skip(1).take_while(|word| *word != "--") {
-        if let Some(verb) = command.find_subcommand(word) {
-            name = format!("{name} {}", verb.get_name());
-            command = verb.clone();
+    for argument in args.iter().skip(1).take_while(|argument| *argument != "--") {
+        if let Some(subcommand) = command.find_subcommand(argument) {
+            name = format!("{name} {}", subcommand.get_name());
+            command = subcommand.clone();
         }
     }
     (command, name)

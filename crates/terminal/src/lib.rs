@@ -8,9 +8,9 @@
 //! A part of `marline-net` was not used: the laboratory would have to build all of it. A library of one program that the other
 //! one uses would make one of them contain the other.
 
+mod cli_error;
 pub mod command_line;
-mod exit;
 pub mod log;
 pub mod output;
 
-pub use exit::CliError;
+pub use cli_error::CliError;

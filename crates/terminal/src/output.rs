@@ -12,13 +12,13 @@ use marline_core::printable::{mask_secrets, printable, printable_lines};
 use crate::CliError;
 
 /// A line for people, on standard error: `PROGRAM: LINE`. A closed standard error ends nothing.
-pub fn print_notice(program: &str, line: &str) {
-    let _ = writeln!(io::stderr(), "{program}: {}", sanitize(line));
+pub fn print_notice(program: &str, message: &str) {
+    let _ = writeln!(io::stderr(), "{program}: {}", sanitize(message));
 }
 
 /// A line as it is shown: escaped, and without the logins and queries of URLs.
-pub fn sanitize(line: &str) -> String {
-    mask_secrets(&printable(line))
+pub fn sanitize(message: &str) -> String {
+    mask_secrets(&printable(message))
 }
 
 /// A result, on standard output: a table, JSON, or lines for scripts.
@@ -41,10 +41,10 @@ pub fn eprint_result(text: &str) -> Result<(), CliError> {
 
 /// Lines on standard error after the output of a child process, whose progress bar may have left the cursor in the middle of a
 /// line: that line is erased on a terminal.
-pub fn say_after_progress(text: &str) {
+pub fn eprint_after_progress(text: &str) {
     let mut stderr = io::stderr();
-    let erase = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
-    let _ = writeln!(stderr, "{erase}{}", printable_lines(text));
+    let erase_line = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
+    let _ = writeln!(stderr, "{erase_line}{}", printable_lines(text));
 }
 
 /// Standard error for `tracing`, which writes one event at a time.
@@ -54,8 +54,8 @@ pub struct LogWriter;
 impl Write for LogWriter {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        let (line, line_end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
-        io::stderr().write_all(format!("{}{line_end}", sanitize(line)).as_bytes())?;
+        let (message, line_end) = text.strip_suffix('\n').map_or((&*text, ""), |message| (message, "\n"));
+        io::stderr().write_all(format!("{}{line_end}", sanitize(message)).as_bytes())?;
         Ok(event.len())
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use marline_accel::{AccelError, Engine, Flows, Outfit, Setup, control, ledger, roads, run_fills, status::Status};
 use marline_net::links::list_interfaces;
-use marline_paths::ground;
+use marline_paths::host_config;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -45,7 +45,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     if control::is_taken(&dir, primary) {
         return Err(exit(AccelError::taken(primary)));
     }
-    let made = ground::run_directory(&dir).map_err(|error| CliError::failed(error.to_string()))?;
+    let made = host_config::ensure_run_dir(&dir).map_err(|error| CliError::failed(error.to_string()))?;
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
     let outfit = Outfit::of(&roads);
     keep::settle(&dir, primary, &roads)?;

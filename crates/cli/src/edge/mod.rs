@@ -29,7 +29,7 @@ use marline_fleet::reload::Reloader;
 use marline_fleet::renew::run_renewal;
 use marline_net::control_socket::ControlServer;
 use marline_paths::gateway::{Gateway, GatewayError, Lan};
-use marline_paths::ground::RUN_DIR;
+use marline_paths::host_config::RUN_DIR;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -112,7 +112,7 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     });
     let view = driver.as_ref().map(SelectorDriver::status);
     let current_credentials = watch::Sender::new(credentials.clone());
-    let obstacles = gateway.as_ref().map(Gateway::obstacles);
+    let obstacles = gateway.as_ref().map(Gateway::obstructions);
     let edge_info = EdgeInfo {
         lan: args.lan.clone(),
         obstructions: obstacles.clone(),
@@ -153,7 +153,7 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
             never = notices::report_flow_paths(&edge, refusal_text) => match never {},
             never = notices::report_fleet(&edge, view.clone(), no_relay_policy, refusal_text) => match never {},
             never = notices::report_udp_link(edge.udp_link()) => match never {},
-            never = notices::report_name_queries(edge.names()) => match never {},
+            never = notices::report_name_queries(edge.dns_links()) => match never {},
             never = notices::report_obstructions(obstacles.clone()) => match never {},
             never = write_state(&edge, state.as_ref()) => match never {},
             never = notices::report_relays(&edge) => match never {},

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use marline_core::link_choice::LinkFailure;
 use marline_fleet::edge::{
-    Edge, FailingLink, FleetStatus, FlowStats, NamesNow, RelayStatus, UdpLinkState, UnusedLink,
+    DnsLinkState, Edge, FailingLink, FleetStatus, FlowStats, RelayStatus, UdpLinkState, UnusedLink,
 };
 use marline_fleet::service::api_types::NoRelayReason;
 use marline_paths::gateway::Obstructions;
@@ -342,7 +342,8 @@ pub(super) async fn report_obstructions(obstructions: Option<watch::Receiver<Obs
         if obstructions.changed().await.is_err() {
             pending::<()>().await;
         }
-        let Obstructions { mended: repaired, stops, unchecked, .. } = obstructions.borrow_and_update().clone();
+        let Obstructions { repaired, obstructions: stops, unchecked, .. } =
+            obstructions.borrow_and_update().clone();
         repaired.iter().for_each(|line| say(line));
         stops.iter().filter(|line| !reported.contains(line)).for_each(|line| say(line));
         if stops.is_empty() && !reported.is_empty() {
@@ -369,7 +370,7 @@ pub(super) async fn report_udp_link(mut udp_link: watch::Receiver<Option<UdpLink
 }
 
 /// Says when this host's own name queries leave over another link than its routes have it, why, and when they do not any more.
-pub(super) async fn report_name_queries(mut name_queries: watch::Receiver<Option<NamesNow>>) -> Infallible {
+pub(super) async fn report_name_queries(mut name_queries: watch::Receiver<Option<DnsLinkState>>) -> Infallible {
     let mut reported: Vec<String> = Vec::new();
     loop {
         if name_queries.changed().await.is_err() {

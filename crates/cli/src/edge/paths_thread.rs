@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use marline_net::links::list_interfaces;
-use marline_paths::control::{self, Answer, Question};
+use marline_paths::control::{self, ControlReply, ControlRequest};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
@@ -216,8 +216,8 @@ fn parse_arguments(arguments: &[String]) -> Result<paths::PathsArgs, CliError> {
 
 /// Whether this process answers there, and not another daemon that steers. Blocks for as long as that one takes to answer.
 fn is_own_daemon(run_dir: &Path) -> bool {
-    let reply = control::ask(run_dir, &Question::Status { at_most: Some(0) });
-    matches!(reply, Ok(Answer::Status(status)) if status.pid == std::process::id())
+    let reply = control::query(run_dir, &ControlRequest::Status { max_connections: Some(0) });
+    matches!(reply, Ok(ControlReply::Status(status)) if status.pid == std::process::id())
 }
 
 /// What the links are used for.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{
-    Edge, FleetStatus, FlowStats, LinkState, NamesNow, NamesOver, RelayStatus, UdpLinkState, UnusedLink,
+    DnsLinkOverride, DnsLinkState, Edge, FleetStatus, FlowStats, LinkState, RelayStatus, UdpLinkState, UnusedLink,
 };
 use marline_net::control_socket::{ControlError, query_daemon};
 use marline_net::printable::printable;
@@ -68,7 +68,7 @@ pub(super) struct EdgeStatus {
     udp_link: Option<UdpLinkState>,
     /// None: it serves no LAN.
     #[serde(default)]
-    name_queries: Option<NamesNow>,
+    name_queries: Option<DnsLinkState>,
 }
 
 /// A relay, and what its failure means.
@@ -125,7 +125,7 @@ impl EdgeStatus {
         fleet: Option<&watch::Receiver<FleetStatus>>,
     ) -> Self {
         let lan = edge_info.obstructions.as_ref().map(|found| {
-            let Obstructions { stops, unchecked, closed, .. } = found.borrow().clone();
+            let Obstructions { obstructions: stops, unchecked, is_closed: closed, .. } = found.borrow().clone();
             LanState { interfaces: edge_info.lan.clone(), closed, obstructions: stops, unchecked }
         });
         Self {
@@ -144,7 +144,7 @@ impl EdgeStatus {
             steering: edge_info.steering.borrow().clone(),
             state_error: edge.state_file_error().borrow().clone(),
             udp_link: edge.udp_link().borrow().clone(),
-            name_queries: edge.names().borrow().clone(),
+            name_queries: edge.dns_links().borrow().clone(),
         }
     }
 }
@@ -153,7 +153,7 @@ impl EdgeStatus {
 pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), CliError> {
     let status = query_status(run_dir).map_err(|error| {
         let CliError { code, message: line } = query_error(&error);
-        let leftover = matches!(error, ControlError::NotRunning { .. }).then(gateway::left_closed).flatten();
+        let leftover = matches!(error, ControlError::NotRunning { .. }).then(gateway::leftover_firewall).flatten();
         let lan_text = leftover.map_or_else(String::new, |leftover| {
             format!(
                 "; the LAN at {} is kept closed (nft table inet marline-lan) since an edge has crashed: start it again, or \
@@ -346,9 +346,9 @@ pub(super) fn udp_link_text(udp_link: &UdpLinkState) -> String {
 }
 
 /// Over which links this host's own name queries leave, and why, where that is not as its routes have it; a line each.
-pub(super) fn name_query_lines(name_queries: &NamesNow) -> Vec<String> {
-    let line = |family_text: &str, route: &NamesOver| {
-        let NamesOver { link, instead_of, why } = route;
+pub(super) fn name_query_lines(name_queries: &DnsLinkState) -> Vec<String> {
+    let line = |family_text: &str, route: &DnsLinkOverride| {
+        let DnsLinkOverride { link, instead_of, why } = route;
         let (link, usual_link) = (printable(link), printable(instead_of));
         let kernel_error = name_queries
             .error
@@ -358,7 +358,7 @@ pub(super) fn name_query_lines(name_queries: &NamesNow) -> Vec<String> {
             if kernel_error.is_empty() { ("leave", kernel_error) } else { ("should leave", kernel_error) };
         format!(
             "this host's name queries{family_text} {verb} over {link} instead of {usual_link}: {}{refused}",
-            why.words()
+            why.describe()
         )
     };
     match (&name_queries.v4, &name_queries.v6) {
@@ -408,24 +408,28 @@ fn string_row(words: &[&str]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use marline_fleet::edge::NamesWhy;
+    use marline_fleet::edge::DnsLinkReason;
 
     use super::*;
 
     #[test]
     fn name_queries_that_leave_over_another_link_have_a_line_with_the_reason() {
-        let route = |link: &str, why| Some(NamesOver { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
-        assert_eq!(name_query_lines(&NamesNow::default()), [""; 0]);
-        let both = NamesNow {
-            v4: route("wlan0", NamesWhy::Nameless),
-            v6: route("wlan0", NamesWhy::Nameless),
-            ..NamesNow::default()
+        let route =
+            |link: &str, why| Some(DnsLinkOverride { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
+        assert_eq!(name_query_lines(&DnsLinkState::default()), [""; 0]);
+        let both = DnsLinkState {
+            v4: route("wlan0", DnsLinkReason::DnsUnanswered),
+            v6: route("wlan0", DnsLinkReason::DnsUnanswered),
+            ..DnsLinkState::default()
         };
         let line = "this host's name queries leave over wlan0 instead of eth0: its name servers do not answer, and those of another \
                     link do";
         assert_eq!(name_query_lines(&both), [line]);
-        let each =
-            NamesNow { v6: route("wwan0", NamesWhy::Down), error: Some("no such device".to_owned()), ..both };
+        let each = DnsLinkState {
+            v6: route("wwan0", DnsLinkReason::Down),
+            error: Some("no such device".to_owned()),
+            ..both
+        };
         let lines = name_query_lines(&each);
         assert!(lines[0].starts_with("this host's name queries by IPv4 should leave over wlan0"), "{lines:?}");
         let line = "this host's name queries by IPv6 should leave over wwan0 instead of eth0: it is down; the kernel refuses: no such device";

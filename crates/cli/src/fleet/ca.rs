@@ -220,7 +220,7 @@ fn issue_certificate(
     let files = MemberFiles::of(out, &grant.identity().name).map_err(|error| CliError::usage(error.to_string()))?;
     let request = csr.map(read_request).transpose()?;
     let authority = ca_dir_args.open()?;
-    files.check(authority.certificate(), request.is_none()).map_err(to_cli_error)?;
+    files.check_can_write(authority.certificate(), request.is_none()).map_err(to_cli_error)?;
     std::fs::create_dir_all(out).map_err(|error| CliError::failed(format!("{}: {error}", out.display())))?;
     // What is in the way is found before anything is issued.
     let revoked =
@@ -279,7 +279,7 @@ struct CertificateRow {
 }
 
 fn list_certificates(ca_dir_args: &CaDirArgs, as_json: bool, now: UtcSeconds) -> Result<(), CliError> {
-    let all = ca_dir_args.open()?.issued(now).map_err(to_cli_error)?;
+    let all = ca_dir_args.open()?.issued_certs(now).map_err(to_cli_error)?;
     let rows = all.into_iter().map(|(issued, state)| CertificateRow { issued, state });
     if as_json {
         return print_result(&to_json(&rows.collect::<Vec<_>>())?);

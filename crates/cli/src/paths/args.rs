@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use marline_core::link::LinkKind;
 use marline_core::paths::{Goal, Policy};
 use marline_net::links::{LinkArg, ParseLinkArgError};
-use marline_paths::forward::Ports;
+use marline_paths::transparent::PortRange;
 
 /// The last lines of `marline paths --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -172,7 +172,7 @@ pub(super) struct RunArgs {
     pub(super) cgroup: Option<PathBuf>,
     /// Of --transparent: only connections to this port, or these; repeat for more.
     #[arg(long, value_name = "PORT[-PORT]")]
-    pub(super) port: Vec<Ports>,
+    pub(super) port: Vec<PortRange>,
     /// Write every input and decision to FILE, for `marline replay`.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,

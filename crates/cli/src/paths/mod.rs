@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use marline_net::links::LinksError;
 use marline_paths::PathsError;
-use marline_paths::control::{self, Answer, ControlError, Question};
-use marline_paths::ground::{self, RUN_DIR};
+use marline_paths::control::{self, ControlError, ControlReply, ControlRequest};
+use marline_paths::host_config::{self, RUN_DIR};
 
 use self::args::{PathsCommand, RunDirArgs};
 use crate::output::{print_result, say};
@@ -32,8 +32,11 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
         None => run::run(args.run, config),
         Some(PathsCommand::Run(run)) => run::run(*run, config),
         Some(PathsCommand::Status { run_dir_args, json, at_most }) => {
-            let reply = query(&DaemonLocation::from_args(&run_dir_args, config)?, &Question::Status { at_most })?;
-            let Answer::Status(status) = reply else { return Err(unexpected_reply()) };
+            let reply = query(
+                &DaemonLocation::from_args(&run_dir_args, config)?,
+                &ControlRequest::Status { max_connections: at_most },
+            )?;
+            let ControlReply::Status(status) = reply else { return Err(unexpected_reply()) };
             print_result(&if json {
                 to_json(&status)?
             } else {
@@ -43,24 +46,27 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
         Some(PathsCommand::Watch { run_dir_args }) => {
             let (location, mut has_answered) = (DaemonLocation::from_args(&run_dir_args, config)?, false);
             render::watch(|| {
-                match query_daemon(&location, &Question::Status { at_most: Some(render::DEFAULT_MAX_CONNECTIONS) })
-                {
-                    Ok(Answer::Status(status)) => {
+                match query_daemon(
+                    &location,
+                    &ControlRequest::Status { max_connections: Some(render::DEFAULT_MAX_CONNECTIONS) },
+                ) {
+                    Ok(ControlReply::Status(status)) => {
                         has_answered = true;
                         Ok(status)
                     }
                     Ok(_) => Err(unexpected_reply()),
                     // There was one a second ago.
                     Err(ControlError::NotRunning { .. }) if has_answered => {
-                        Err(query_error(&ControlError::Ended(control::WHO)))
+                        Err(query_error(&ControlError::Ended(control::COMMAND_NAME)))
                     }
                     Err(error) => Err(query_error(&error)),
                 }
             })
         }
         Some(PathsCommand::Explain { token, run_dir_args, json }) => {
-            let reply = query(&DaemonLocation::from_args(&run_dir_args, config)?, &Question::Explain { token })?;
-            let Answer::Explained(explained) = reply else { return Err(unexpected_reply()) };
+            let reply =
+                query(&DaemonLocation::from_args(&run_dir_args, config)?, &ControlRequest::Explain { token })?;
+            let ControlReply::Explanation(explained) = reply else { return Err(unexpected_reply()) };
             print_result(&if json { to_json(&explained)? } else { render::render_explanation(&explained) })
         }
         Some(PathsCommand::Doctor { probe, run_dir_args, json }) => {
@@ -80,19 +86,19 @@ pub(crate) fn restore_from_args(args: &RestoreArgs, config: Option<&Path>) -> Re
 }
 
 fn restore(run_dir: &Path, quiet: bool) -> Result<(), CliError> {
-    let result = ground::restore(run_dir).map_err(|error| match error {
+    let result = host_config::restore(run_dir).map_err(|error| match error {
         PathsError::NotPermitted { what } => {
             CliError::new(CliError::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
         }
         error => to_cli_error(error),
     })?;
     if !quiet {
-        result.lines.iter().for_each(|line| say(line));
+        result.restored.iter().for_each(|line| say(line));
     }
-    if !result.left.is_empty() {
-        return Err(CliError::failed(result.left.join("; ")));
+    if !result.remaining.is_empty() {
+        return Err(CliError::failed(result.remaining.join("; ")));
     }
-    if !quiet && result.lines.is_empty() {
+    if !quiet && result.restored.is_empty() {
         say("there is nothing to put back");
     }
     Ok(())
@@ -135,7 +141,7 @@ fn explicit_run_dir(run_dir_args: &RunDirArgs, file: &ConfigFile) -> Result<Opti
 }
 
 /// The daemon's answer.
-fn query(location: &DaemonLocation, request: &Question) -> Result<Answer, CliError> {
+fn query(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlReply, CliError> {
     query_daemon(location, request).map_err(|error| query_error(&error))
 }
 
@@ -147,11 +153,11 @@ pub(crate) fn query_error(error: &ControlError) -> CliError {
 
 /// The same, or why there is none. Where nobody names a run directory, the one of a user's dry run counts if there is no
 /// other.
-fn query_daemon(location: &DaemonLocation, request: &Question) -> Result<Answer, ControlError> {
+fn query_daemon(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlReply, ControlError> {
     let user_dir = if location.is_explicit { None } else { user_run_dir() };
-    match (control::ask(&location.run_dir, request), user_dir) {
-        (Err(ControlError::NotRunning { .. }), Some(own)) if control::socket(&own).exists() => {
-            control::ask(&own, request)
+    match (control::query(&location.run_dir, request), user_dir) {
+        (Err(ControlError::NotRunning { .. }), Some(own)) if control::socket_path(&own).exists() => {
+            control::query(&own, request)
         }
         (asked, _) => asked,
     }
@@ -175,7 +181,7 @@ pub(crate) fn run_dirs(given: Option<&Path>) -> Vec<PathBuf> {
 /// How the daemon's errors end the process.
 fn to_cli_error(error: PathsError) -> CliError {
     let code = match &error {
-        PathsError::NotPermitted { .. } | PathsError::Unwritable(_) => CliError::PRIVILEGE,
+        PathsError::NotPermitted { .. } | PathsError::NotWritable(_) => CliError::PRIVILEGE,
         PathsError::Links(LinksError::NoLink { .. }) => CliError::NETWORK,
         _ => CliError::FAILED,
     };

@@ -11,7 +11,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use marline_net::printable::{printable, printable_lines};
-use marline_paths::status::{Connection, Explained, Status, Subflow};
+use marline_paths::status::{Connection, Explanation, Status, Subflow};
 
 use crate::CliError;
 use crate::energy::render_table;
@@ -82,9 +82,9 @@ fn header(status: &Status) -> String {
         "marline paths {}, process {}, for {}: policy {}, profile {}, {}",
         status.version,
         status.pid,
-        time(status.up_s),
+        time(status.uptime_s),
         wire_name(&status.policy),
-        wire_name(&status.profile),
+        wire_name(&status.goal),
         status.mode
     );
     if let (Some(model), Some(joules)) = (&status.energy_model, status.energy_j) {
@@ -104,7 +104,7 @@ fn header(status: &Status) -> String {
         (counts.plain_now, "plain TCP instead of MPTCP"),
         (counts.fallen_back, "fell back since the start"),
         (counts.refused, "commands refused"),
-        (counts.resynchronised, "times resynchronised"),
+        (counts.resyncs, "times resynchronised"),
     ] {
         if count > 0 {
             let _ = write!(text, ", {count} {what}");
@@ -194,7 +194,7 @@ fn subflow_list(connection: &Connection) -> String {
 }
 
 /// One connection, its subflows, and what was decided on it.
-pub(super) fn render_explanation(explained: &Explained) -> String {
+pub(super) fn render_explanation(explained: &Explanation) -> String {
     let connection = &explained.connection;
     let adopted = if connection.adopted { ", adopted from before the daemon's start" } else { "" };
     let mut text = format!(
@@ -228,7 +228,7 @@ pub(super) fn render_explanation(explained: &Explained) -> String {
     let rows: Vec<Vec<String>> = explained
         .decisions
         .iter()
-        .map(|decision| vec![format!("{} ago", time(decision.ago_s)), decision.what.clone()])
+        .map(|decision| vec![format!("{} ago", time(decision.age_s)), decision.text.clone()])
         .collect();
     text + &render_table(&rows)
 }
@@ -293,7 +293,8 @@ mod tests {
     #[test]
     fn connections_that_are_steered_together_or_looked_at_are_called_so() {
         let second = |mode: &str, managed, unmanaged| {
-            let counts = marline_paths::status::Counts { managed, unmanaged, active: 1, ..Default::default() };
+            let counts =
+                marline_paths::status::StatusCounts { managed, unmanaged, active: 1, ..Default::default() };
             let text = render_status(&Status { mode: mode.into(), counts, ..example() }, 10);
             text.lines().nth(1).unwrap().to_owned()
         };
@@ -305,7 +306,7 @@ mod tests {
     #[test]
     fn a_forwarder_has_a_line_and_a_rate_of_nothing_is_no_negative_one() {
         let forwarder =
-            marline_paths::status::Forwarder { open: 3, mptcp: 2, bytes: 41_200_000, ..Default::default() };
+            marline_paths::status::ForwarderStatus { open: 3, mptcp: 2, bytes: 41_200_000, ..Default::default() };
         let mut with = Status { forwarder: Some(forwarder), ..example() };
         with.connections[0].down_mbps = -0.0;
         let text = render_status(&with, 10);
@@ -338,9 +339,9 @@ mod tests {
     #[test]
     fn an_explanation_tells_subflows_and_decisions_in_their_order() {
         let mut connections = example().connections;
-        let decision = |ago_s, what: &str| marline_paths::status::Decision { ago_s, what: what.into() };
+        let decision = |ago_s, what: &str| marline_paths::status::Decision { age_s: ago_s, text: what.into() };
         let decisions = vec![decision(3.0, "join wwan0 as a backup"), decision(0.5, "wlan0 alone costs less")];
-        let text = render_explanation(&Explained { connection: connections.remove(0), decisions });
+        let text = render_explanation(&Explanation { connection: connections.remove(0), decisions });
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("7b9c2f7a to 192.0.2.1:443, known for 3.0 s: 41.2MB received"), "{text}");
         assert!(lines[3].contains("active, the first") && lines[3].ends_with("21.5 ms"), "{text}");

@@ -15,11 +15,11 @@ use marline_net::links::{
     pending_interfaces,
 };
 use marline_net::private_file::append_log;
-use marline_paths::control::Control;
-use marline_paths::forward::{self, Cgroup, ForwardError, Forwarder, Ports, Scope};
-use marline_paths::ground::{self, Claim, Host, Preview, RUN_DIR, Roads, Role};
-use marline_paths::status::About;
-use marline_paths::{Budgets, Ground, Job, Mode, PathsError, Shared, drive};
+use marline_paths::control::ControlSocket;
+use marline_paths::host_config::{self, DryRun, HostConfig, InstanceLock, RUN_DIR, Role, RoutedLinks};
+use marline_paths::status::RunInfo;
+use marline_paths::transparent::{self, Cgroup, ForwardError, Forwarder, PortRange, Scope};
+use marline_paths::{Budgets, HostConfigurator, Job, Mode, PathsError, SharedPolicy, drive};
 use serde::{Deserialize, Deserializer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -53,7 +53,7 @@ pub struct PathsConfig {
     pub cgroup: Option<PathBuf>,
     /// Of `transparent`: as `--port`, numbers and ranges.
     #[serde(deserialize_with = "parse_ports")]
-    pub ports: Vec<Ports>,
+    pub ports: Vec<PortRange>,
     /// As `--run-dir`.
     pub run_dir: Option<PathBuf>,
 }
@@ -74,7 +74,7 @@ impl PathsConfig {
 }
 
 /// `[443, "8000-8999"]`.
-fn parse_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Ports>, D::Error> {
+fn parse_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PortRange>, D::Error> {
     let parse_port = |value: toml::Value| match value {
         toml::Value::Integer(number) => number.to_string().parse(),
         toml::Value::String(text) => text.parse(),
@@ -230,7 +230,7 @@ fn requested_scope(args: &RunArgs, file: &ConfigFile) -> Result<Option<Scope>, C
 }
 
 /// `word` is how the control group was named.
-fn scope(option: &str, cgroup: Option<&Path>, ports: &[Ports]) -> Result<Scope, CliError> {
+fn scope(option: &str, cgroup: Option<&Path>, ports: &[PortRange]) -> Result<Scope, CliError> {
     let cgroup = cgroup.map(Cgroup::find).transpose();
     let cgroup = cgroup.map_err(|why| CliError::usage(format!("{option}: {why}")))?;
     Ok(Scope { cgroup, ports: ports.to_vec() })
@@ -311,7 +311,7 @@ fn select_links(
     }
     let configs = profiles.into_iter().zip(0..).map(|(profile, number)| LinkConfig {
         id: LinkId(number),
-        budget: profile.budget.map(|budget| budgets.left(&profile.name, budget)),
+        budget: profile.budget.map(|budget| budgets.remaining(&profile.name, budget)),
         name: profile.name,
         kind: profile.kind,
         metered: profile.metered,
@@ -328,31 +328,31 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     let hangup = ReloadSignal::register()?;
     let is_dry_run = plan.mode == Mode::DryRun;
     let leftover_notice = match &plan.run_dir {
-        Some(run_dir) if !is_dry_run => ground::check(run_dir, plan.mode).map_err(to_cli_error)?,
+        Some(run_dir) if !is_dry_run => host_config::check(run_dir, plan.mode).map_err(to_cli_error)?,
         _ => None,
     };
     let final_notice = if leftover_notice.is_some() { RESTORED_BUT_KERNEL_PM_NOTICE } else { RESTORED_NOTICE };
     plan.notices.extend(leftover_notice);
-    plan.scope.as_ref().map_or(Ok(()), forward::check).map_err(forward_error)?;
+    plan.scope.as_ref().map_or(Ok(()), transparent::check).map_err(forward_error)?;
     plan.trace.as_deref().map_or(Ok(()), check_trace_writable).map_err(to_cli_error)?;
     let has_created_run_dir =
-        plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(to_cli_error)? == Some(true);
+        plan.run_dir.as_deref().map(host_config::ensure_run_dir).transpose().map_err(to_cli_error)? == Some(true);
     let created_run_dir = plan.run_dir.clone().filter(|_| has_created_run_dir);
-    let role = if is_dry_run { Role::Look } else { Role::Steer };
-    let instance_lock = plan.run_dir.as_deref().map(|run_dir| Claim::take(run_dir, role)).transpose();
+    let role = if is_dry_run { Role::DryRun } else { Role::Paths };
+    let instance_lock = plan.run_dir.as_deref().map(|run_dir| InstanceLock::acquire(run_dir, role)).transpose();
     let instance_lock = instance_lock.map_err(|error| to_cli_error(error.into()))?;
     if plan.mode == Mode::KernelPm {
         plan.notices.extend(foreign_endpoints(&plan));
     }
-    let daemon_info = About {
+    let daemon_info = RunInfo {
         policy: plan.config.policy,
-        profile: plan.config.goal,
+        goal: plan.config.goal,
         energy_model: Some(plan.config.energy.name().to_owned()),
         notes: plan.notices.clone(),
         forwarder: plan.scope.is_some().then(std::sync::Arc::default),
     };
     let counts = daemon_info.forwarder.clone().unwrap_or_default();
-    let policy = Shared::new(plan.config.clone());
+    let policy = SharedPolicy::new(plan.config.clone());
     let (driver, control_requests) = mpsc::channel(16);
     let control = open_control(&plan, daemon_info, policy.clone(), driver)?;
     if let Some(line) = &plan.no_link_reason {
@@ -365,9 +365,9 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
             say(&no_control_notice(plan.run_dir.as_deref()));
         }
     }
-    let route_config = Roads {
+    let route_config = RoutedLinks {
         links: plan.config.links.iter().map(|link| link.name.clone()).collect(),
-        named: plan.may_bypass_vpn,
+        is_explicit: plan.may_bypass_vpn,
     };
     let quiet = plan.quiet;
     let report_change = Box::new(move |line: &str| {
@@ -375,29 +375,30 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
             say(line);
         }
     });
-    let (host_config, observer_lock): (Box<dyn Ground>, Option<Claim>) = match (&plan.run_dir, instance_lock) {
-        (Some(run_dir), Some(claim)) if !is_dry_run => {
-            (Box::new(Host::new(claim, run_dir, route_config, report_change)), None)
-        }
-        (_, claim) => (Box::new(Preview::new(plan.without_dry_run, route_config, report_change)), claim),
-    };
+    let (host_config, observer_lock): (Box<dyn HostConfigurator>, Option<InstanceLock>) =
+        match (&plan.run_dir, instance_lock) {
+            (Some(run_dir), Some(claim)) if !is_dry_run => {
+                (Box::new(HostConfig::new(claim, run_dir, route_config, report_change)), None)
+            }
+            (_, claim) => (Box::new(DryRun::new(plan.without_dry_run, route_config, report_change)), claim),
+        };
     let job = Job {
         config: plan.config,
-        choice: plan.choice,
+        selection: plan.choice,
         budgets: plan.budgets,
         mode: plan.mode,
-        beside_vpn: plan.may_bypass_vpn,
-        trace: plan.trace,
-        control: control_requests,
-        ground: host_config,
+        bypass_vpn: plan.may_bypass_vpn,
+        decision_log: plan.trace,
+        queries: control_requests,
+        host_config,
     };
     let forwarder_task = async {
         match plan.scope {
             Some(scope) => {
                 // Begun after the ground is laid: that takes away what a forwarder that was killed has left.
-                let config = forward::Config { scope, ..forward::Config::default() };
+                let config = transparent::Config { scope, ..transparent::Config::default() };
                 match Forwarder::start(config, counts) {
-                    Ok(mut forwarder) => forwarder.lost().await,
+                    Ok(mut forwarder) => forwarder.wait_for_error().await,
                     Err(error) => error,
                 }
             }
@@ -431,7 +432,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
 
 /// Whether a log can be written there; it is made, and what it holds stays.
 fn check_trace_writable(path: &Path) -> Result<(), PathsError> {
-    append_log(path).map(drop).map_err(|error| PathsError::Trace { path: path.to_owned(), error })
+    append_log(path).map(drop).map_err(|error| PathsError::DecisionLog { path: path.to_owned(), error })
 }
 
 const RESTORED_NOTICE: &str = "stopped; everything is as it was before";
@@ -447,7 +448,7 @@ fn forward_error(error: ForwardError) -> CliError {
 
 /// Why `status` cannot ask a dry run.
 fn no_control_notice(run_dir: Option<&Path>) -> String {
-    let reason = match run_dir.map(|run_dir| (run_dir, Claim::held(run_dir, Role::Steer))) {
+    let reason = match run_dir.map(|run_dir| (run_dir, InstanceLock::holder(run_dir, Role::Paths))) {
         Some((run_dir, Some(daemon))) => {
             format!("{} is of the `marline paths` that runs (process {daemon})", run_dir.display())
         }
@@ -459,7 +460,7 @@ fn no_control_notice(run_dir: Option<&Path>) -> String {
 /// Lines about endpoints that the kernel goes by whatever the policy says.
 fn foreign_endpoints(plan: &RunPlan) -> Vec<String> {
     let run_dir = plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR));
-    let (Ok(endpoints), Ok(survey)) = (ground::endpoints_of_others(run_dir), list_interfaces()) else {
+    let (Ok(endpoints), Ok(survey)) = (host_config::foreign_endpoints(run_dir), list_interfaces()) else {
         return Vec::new();
     };
     let mut lines = Vec::new();
@@ -482,16 +483,16 @@ fn foreign_endpoints(plan: &RunPlan) -> Vec<String> {
 /// The socket at which `status` asks; none: a dry run without a place for it.
 fn open_control(
     plan: &RunPlan,
-    about: About,
-    policy: Shared,
-    driver: mpsc::Sender<marline_paths::Ask>,
-) -> Result<Option<Control>, CliError> {
+    about: RunInfo,
+    policy: SharedPolicy,
+    driver: mpsc::Sender<marline_paths::DriverQuery>,
+) -> Result<Option<ControlSocket>, CliError> {
     let Some(run_dir) = &plan.run_dir else { return Ok(None) };
-    if plan.mode == Mode::DryRun && Claim::held(run_dir, Role::Steer).is_some() {
+    if plan.mode == Mode::DryRun && InstanceLock::holder(run_dir, Role::Paths).is_some() {
         // The socket is the daemon's.
         return Ok(None);
     }
-    let listening = Control::listen(run_dir, about, policy, driver);
+    let listening = ControlSocket::listen(run_dir, about, policy, driver);
     listening.map(Some).map_err(|error| {
         CliError::failed(format!(
             "{}: {error}: the control socket cannot be made; name another directory with --run-dir",

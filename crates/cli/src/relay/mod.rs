@@ -27,7 +27,7 @@ use marline_fleet::renew::run_renewal;
 use marline_fleet::service::Client;
 use marline_fleet::service::api_types::Endpoint;
 use marline_net::rlimit;
-use marline_paths::room;
+use marline_paths::subflow_limit;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::CliError;
@@ -79,7 +79,7 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     if !listeners.has_mptcp() {
         say("this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)");
     }
-    if let Ok(extra_subflows @ 0..room::MOST) = room::let_join() {
+    if let Ok(extra_subflows @ 0..subflow_limit::MAX_SUBFLOWS) = subflow_limit::raise_subflow_limit() {
         let links = extra_subflows + 1;
         say(&format!(
             "this kernel carries a connection over {links} links, one that was lost counted: needs CAP_NET_ADMIN, or \

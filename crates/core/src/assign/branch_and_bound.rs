@@ -52,7 +52,7 @@ impl BranchAndBound {
     pub(super) fn new(problem: ReducedInstance<'_>, prices: &[f64], matching: &[u32]) -> (Self, u64) {
         let (relays, boxes) = (problem.instance.relay_count(), problem.instance.edge_count());
         let gain: i64 = matching.iter().enumerate().map(|(edge, choice)| problem.gain(edge, *choice)).sum();
-        let mut tree = Self {
+        let mut search = Self {
             best: matching.to_vec(),
             gain,
             choice: vec![NONE; boxes],
@@ -63,8 +63,8 @@ impl BranchAndBound {
             mean_gain: gain.max(1) as f64 / boxes.max(1) as f64,
             load: vec![0.0; relays],
         };
-        let work = tree.expand(problem, prices.to_vec());
-        (tree, work)
+        let work = search.expand(problem, prices.to_vec());
+        (search, work)
     }
 
     /// Whether the best matching is proved to be optimal.
@@ -204,8 +204,8 @@ impl BranchAndBound {
         children.sort_by(|a, b| a.0.total_cmp(&b.0));
         // The node's bound assumes the best choice of each edge. A worse choice lowers it by the difference of the
         // values.
-        let best_value = children.last().map_or(0.0, |(worth, _)| *worth);
-        children.iter_mut().for_each(|(worth, _)| *worth += bound - best_value);
+        let best_value = children.last().map_or(0.0, |(value, _)| *value);
+        children.iter_mut().for_each(|(value, _)| *value += bound - best_value);
         self.decided[edge] = true;
         self.stack.push(Level { edge, children, prices });
     }

@@ -240,13 +240,13 @@ impl Window {
         let prices: Vec<f64> = relays.iter().map(|relay| prices[*relay]).collect();
         let inner = ReducedInstance::new(&instance, &current, problem.switching_cost());
         let (search, work) = BranchAndBound::new(inner, &prices, &matching);
-        let stay = problem.switching_cost();
+        let switching_cost = problem.switching_cost();
         (
             Self {
                 initial_gain: search.gain,
                 instance,
                 current,
-                switching_cost: stay,
+                switching_cost,
                 edges,
                 outer_candidates,
                 search,

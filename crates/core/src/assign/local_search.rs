@@ -145,23 +145,23 @@ impl LocalSearch {
             .displaceable
             .iter()
             .filter(|displaced| displaced.load >= needed)
-            .min_by_key(|loser| loser.loss)
+            .min_by_key(|displaced| displaced.loss)
             .copied();
         // Second alternative: lighter edges by ascending loss per bit until enough capacity is free.
-        self.displaceable.retain(|loser| loser.load < needed);
-        let per_bit = |loser: &Displaced| loser.loss as f64 / loser.load as f64;
+        self.displaceable.retain(|displaced| displaced.load < needed);
+        let per_bit = |displaced: &Displaced| displaced.loss as f64 / displaced.load as f64;
         self.displaceable.sort_unstable_by(|a, b| per_bit(a).total_cmp(&per_bit(b)));
-        let (mut room, mut count) = (0, 0);
-        while room < needed && count < self.displaceable.len() {
-            room += self.displaceable[count].load;
+        let (mut freed, mut count) = (0, 0);
+        while freed < needed && count < self.displaceable.len() {
+            freed += self.displaceable[count].load;
             count += 1;
         }
-        self.displaceable.truncate(if room >= needed { count } else { 0 });
+        self.displaceable.truncate(if freed >= needed { count } else { 0 });
         // The last ones may have made earlier ones unnecessary: drop those, the most expensive per bit first.
         self.displaceable.reverse();
         self.displaceable.retain(|displaced| {
-            let is_spare = room - needed >= displaced.load;
-            room -= if is_spare { displaced.load } else { 0 };
+            let is_spare = freed - needed >= displaced.load;
+            freed -= if is_spare { displaced.load } else { 0 };
             !is_spare
         });
         let total_loss = self.displaceable.iter().map(|displaced| displaced.loss).sum::<i64>();
@@ -181,8 +181,9 @@ impl LocalSearch {
         let before = assignment.gain;
         // Save the present choices, so that the move can be undone.
         self.moves.clear();
-        self.moves
-            .extend(self.displaceable.iter().map(|loser| (loser.edge, assignment.choice[loser.edge as usize])));
+        self.moves.extend(
+            self.displaceable.iter().map(|displaced| (displaced.edge, assignment.choice[displaced.edge as usize])),
+        );
         self.moves.push((edge as u32, assignment.choice[edge]));
         self.displaceable.iter().for_each(|displaced| assignment.assign(problem, displaced.edge as usize, NONE));
         assignment.assign(problem, edge, candidate);

@@ -93,8 +93,8 @@ impl<'a> NewtonSystem<'a> {
         let mut residual: Vec<f64> = (0..count)
             .map(|at| if self.is_free[at] { rhs.get(at).copied().unwrap_or(0.0) - product[at] } else { 0.0 })
             .collect();
-        let preconditioned = |rest: &[f64]| -> Vec<f64> {
-            rest.iter().zip(&self.diagonal).map(|(rest, diagonal)| rest / diagonal).collect()
+        let preconditioned = |residual: &[f64]| -> Vec<f64> {
+            residual.iter().zip(&self.diagonal).map(|(rest, diagonal)| rest / diagonal).collect()
         };
         let mut search_direction = preconditioned(&residual);
         let mut residual_norm = dot(&residual, &search_direction);
@@ -104,14 +104,14 @@ impl<'a> NewtonSystem<'a> {
             self.multiply(&search_direction, &mut product);
             product.iter_mut().zip(&self.is_free).filter(|(_, free)| !**free).for_each(|(sum, _)| *sum = 0.0);
             let length = residual_norm / dot(&search_direction, &product);
-            x.iter_mut().zip(&search_direction).for_each(|(x, way)| *x += length * way);
+            x.iter_mut().zip(&search_direction).for_each(|(x, direction)| *x += length * direction);
             residual.iter_mut().zip(&product).for_each(|(rest, product)| *rest -= length * product);
             let preconditioned_residual = preconditioned(&residual);
             let new_norm = dot(&residual, &preconditioned_residual);
             search_direction
                 .iter_mut()
                 .zip(&preconditioned_residual)
-                .for_each(|(way, next)| *way = next + new_norm / residual_norm * *way);
+                .for_each(|(direction, next)| *direction = next + new_norm / residual_norm * *direction);
             residual_norm = new_norm;
         }
         rounds as u64 * (self.ties.len() + count) as u64

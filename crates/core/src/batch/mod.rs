@@ -142,12 +142,12 @@ impl Job {
         self.remaining.is_none_or(|left| left <= SHORT_JOB) || self.is_ending
     }
 
-    fn report(&mut self, left: Option<DataSize>, loads: Vec<LinkLoad>) {
-        self.remaining = left;
+    fn report(&mut self, remaining: Option<DataSize>, loads: Vec<LinkLoad>) {
+        self.remaining = remaining;
         self.loads = Some(loads.into_iter().map(|load| (load.link, load)).collect());
         // Near its end the next download slows it down; that must not make it long again.
         let threshold = if self.is_ending { ENDING_WITHIN * 4 } else { ENDING_WITHIN };
-        self.is_ending = left.is_some_and(|left| left / self.rate() < threshold);
+        self.is_ending = remaining.is_some_and(|left| left / self.rate() < threshold);
     }
 }
 
@@ -177,9 +177,9 @@ struct AbProbe {
 }
 
 impl SharedLink {
-    fn new(budgeted: bool) -> Self {
+    fn new(has_budget: bool) -> Self {
         Self {
-            has_budget: budgeted,
+            has_budget,
             leader: None,
             extra_jobs: 0,
             spare_since: None,
@@ -287,12 +287,12 @@ impl Batch {
         shared_link.set_leader(leader);
         let load = leader.and_then(|id| self.running.get(&id)).and_then(|job| job.load(link));
         // A link that delivers nothing is not filled either.
-        let slack = load.is_some_and(|load| load.has_spare_capacity || load.rate.is_zero());
+        let has_spare_capacity = load.is_some_and(|load| load.has_spare_capacity || load.rate.is_zero());
         let rate = self.running.values().filter_map(|job| job.load(link)).map(|load| load.rate).sum();
         let position = |id: JobId| queue.iter().position(|other| *other == id);
         // If all downloads are short, all of them precede the first long one.
         let first_long = first_long_job.copied().and_then(position).unwrap_or(queue.len());
-        shared_link.review_extra(self.now, rate, slack, queue.len().saturating_sub(first_long + 1));
+        shared_link.review_extra(self.now, rate, has_spare_capacity, queue.len().saturating_sub(first_long + 1));
         let last = first_long + shared_link.extra_jobs;
         let share = |id: JobId| match position(id) {
             _ if Some(id) == leader => LinkShare::Full,
@@ -348,12 +348,12 @@ impl Machine for Batch {
     fn handle(&mut self, now: Instant, input: Input) {
         self.now = self.now.max(now);
         match input {
-            Input::Link { link, has_budget: budgeted } => {
-                self.links.entry(link).or_insert_with(|| SharedLink::new(budgeted)).has_budget = budgeted;
+            Input::Link { link, has_budget } => {
+                self.links.entry(link).or_insert_with(|| SharedLink::new(has_budget)).has_budget = has_budget;
             }
-            Input::Progress { job, remaining: left, loads } => {
+            Input::Progress { job, remaining, loads } => {
                 if let Some(job) = self.running.get_mut(&job) {
-                    job.report(left, loads);
+                    job.report(remaining, loads);
                 }
             }
             Input::Ended { job } => drop(self.running.remove(&job)),

@@ -195,7 +195,7 @@ fn a_link_that_one_download_does_not_fill_gets_another() {
 fn a_link_that_gains_nothing_from_a_second_download_is_left_to_the_first() {
     // Spare capacity is reported, but there is none: the limit applies to all downloads together.
     let mut world = World::new(2, &[(A, 8, false)], vec![file(40 * MB), file(40 * MB)]);
-    let lies = |world: &mut World| {
+    let report_false_capacity = |world: &mut World| {
         for (n, file) in world.files.iter_mut().enumerate() {
             if file.ended.is_none() {
                 let rate = if n == 0 { Bitrate::from_mbps(8) } else { Bitrate::ZERO };
@@ -217,7 +217,7 @@ fn a_link_that_gains_nothing_from_a_second_download_is_left_to_the_first() {
     let mut shared = 0;
     for _ in 0..600 {
         world.now += STEP;
-        lies(&mut world);
+        report_false_capacity(&mut world);
         let together = world.files.iter().all(|file| file.shares.get(&A) != Some(&LinkShare::Paused));
         shared += usize::from(together);
     }

@@ -41,13 +41,13 @@ impl StateTotals {
         let [received, sent] = self.carried;
         let base = power_femtojoules(model.down.base, down) + power_femtojoules(model.up.base, up);
         let bits = bits_femtojoules(model.down.per_bit, received) + bits_femtojoules(model.up.per_bit, sent);
-        let extra =
+        let extra_per_bit =
             |draw: super::PowerCurve| draw.second_slope.map(|beyond| beyond.extra_per_bit).unwrap_or_default();
         let bits = bits
-            + bits_femtojoules(extra(model.down), self.excess_bytes[0])
-            + bits_femtojoules(extra(model.up), self.excess_bytes[1]);
-        let crowded = bits_femtojoules(concurrent.extra_per_bit, self.concurrent_bytes);
-        let active = (base + bits + crowded)
+            + bits_femtojoules(extra_per_bit(model.down), self.excess_bytes[0])
+            + bits_femtojoules(extra_per_bit(model.up), self.excess_bytes[1]);
+        let concurrent_extra = bits_femtojoules(concurrent.extra_per_bit, self.concurrent_bytes);
+        let active = (base + bits + concurrent_extra)
             .saturating_sub(power_femtojoules(concurrent.shared_base, self.shared_time))
             / 1_000_000;
         let mut tail = [Energy::ZERO; Tail::MAX_STAGES];
@@ -111,11 +111,11 @@ pub struct EnergyBreakdown {
 impl EnergyBreakdown {
     /// Energy of one link; `None`: the link is unknown or not described by the model.
     pub fn radio(&self, link: LinkId) -> Option<RadioEnergy> {
-        self.links.iter().find(|(id, _)| *id == link).and_then(|(_, bill)| *bill)
+        self.links.iter().find(|(id, _)| *id == link).and_then(|(_, energy)| *energy)
     }
 
     /// The platform and all described links.
     pub fn total(&self) -> Energy {
-        self.platform + self.links.iter().filter_map(|(_, bill)| *bill).map(|bill| bill.total()).sum()
+        self.platform + self.links.iter().filter_map(|(_, energy)| *energy).map(|bill| bill.total()).sum()
     }
 }

@@ -77,8 +77,8 @@ impl<'a> EnergyInfoBase<'a> {
     }
 
     /// Rows for these rates of the second link.
-    pub fn rows(&self, seconds: &[Bitrate]) -> alloc::vec::Vec<EibRow> {
-        seconds.iter().map(|second| self.row(*second)).collect()
+    pub fn rows(&self, second_rates: &[Bitrate]) -> alloc::vec::Vec<EibRow> {
+        second_rates.iter().map(|second| self.row(*second)).collect()
     }
 
     /// Energy per byte over both links, divided by that over the better one alone (Figure 3). Below 1, both links
@@ -115,12 +115,12 @@ impl<'a> EnergyInfoBase<'a> {
 
     /// Energy of a whole transfer on idle radios, including promotions and tails.
     pub fn transfer_energy(&self, links: BestLinks, size: DataSize, first: Bitrate, second: Bitrate) -> Energy {
-        let fixed = |kind| self.model.radio(kind).map_or(Energy::ZERO, |radio| radio.single_packet_energy());
+        let wake_energy = |kind| self.model.radio(kind).map_or(Energy::ZERO, |radio| radio.single_packet_energy());
         let (power, rate, fixed) = match links {
-            BestLinks::First => (self.first_power(first), first, fixed(self.first)),
-            BestLinks::Second => (self.second_power(second), second, fixed(self.second)),
+            BestLinks::First => (self.first_power(first), first, wake_energy(self.first)),
+            BestLinks::Second => (self.second_power(second), second, wake_energy(self.second)),
             BestLinks::Both => {
-                (self.both_power(first, second), first + second, fixed(self.first) + fixed(self.second))
+                (self.both_power(first, second), first + second, wake_energy(self.first) + wake_energy(self.second))
             }
         };
         if rate.is_zero() {
@@ -143,7 +143,7 @@ impl<'a> EnergyInfoBase<'a> {
                 BestLinks::Both
             }
             BestLinks::Second if above(Some(row.second_below)) => BestLinks::Both,
-            now => now,
+            unchanged => unchanged,
         }
     }
 

@@ -93,7 +93,7 @@ impl Meter {
     /// after another.
     pub fn plan_energy(&self, now: Instant, plan: &[LinkLoad]) -> Energy {
         let concurrent = self.model.concurrent();
-        let (mut sum, mut spans): (Energy, Vec<(ActivePeriod, DataSize)>) = (Energy::ZERO, Vec::new());
+        let (mut sum, mut transfers): (Energy, Vec<(ActivePeriod, DataSize)>) = (Energy::ZERO, Vec::new());
         // Each link's radio twice: as it is, and with its transfers added.
         let mut copies: Vec<(LinkId, Radio, Radio)> = Vec::new();
         for load in plan.iter().filter(|load| !load.size.is_zero()) {
@@ -106,7 +106,7 @@ impl Meter {
             }
             if let Some((.., with)) = copies.iter_mut().find(|(link, ..)| *link == load.link) {
                 let active = with.add_transfer(now, load.direction, load.size, load.rate);
-                spans.push((active, load.size));
+                transfers.push((active, load.size));
             }
         }
         for (_, without, with) in copies {
@@ -117,16 +117,16 @@ impl Meter {
         }
         let (mut periods, mut shared) = (ActivePeriods::default(), Duration::ZERO);
         // Overlaps between the radios: the shared base counts once, and bytes during an overlap cost extra.
-        for ((from, to), _) in &spans {
+        for ((from, to), _) in &transfers {
             shared = shared.saturating_add(periods.add(*from, *to));
         }
-        for (n, ((from, to), size)) in spans.iter().enumerate() {
+        for (n, ((from, to), size)) in transfers.iter().enumerate() {
             let mut others = ActivePeriods::default();
-            for (_, ((from, to), _)) in spans.iter().enumerate().filter(|(other, _)| *other != n) {
+            for (_, ((from, to), _)) in transfers.iter().enumerate().filter(|(other, _)| *other != n) {
                 others.add(*from, *to);
             }
-            let part = others.add(*from, *to);
-            sum += concurrent.extra_per_bit * portion(*size, part, to.since(*from));
+            let overlap = others.add(*from, *to);
+            sum += concurrent.extra_per_bit * portion(*size, overlap, to.since(*from));
         }
         sum - concurrent.shared_base * shared
     }

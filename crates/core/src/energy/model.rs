@@ -60,7 +60,7 @@ impl PowerCurve {
     /// Power at a steady rate.
     pub fn power_at(self, rate: Bitrate) -> Power {
         let line = self.base + self.per_bit * rate;
-        self.second_slope.map_or(line, |beyond| line + beyond.extra_per_bit * (rate - beyond.rate))
+        self.second_slope.map_or(line, |slope| line + slope.extra_per_bit * (rate - slope.rate))
     }
 
     /// Energy of a whole transfer at a steady rate, without promotion and tail (GreenBag eq. 5). At rate zero it
@@ -68,19 +68,19 @@ impl PowerCurve {
     pub fn transfer_energy(self, size: DataSize, rate: Bitrate) -> Energy {
         let time = size / rate;
         let line = self.base * time + self.per_bit * size;
-        self.second_slope.map_or(line, |beyond| line + beyond.extra_per_bit * (size - beyond.rate * time))
+        self.second_slope.map_or(line, |slope| line + slope.extra_per_bit * (size - slope.rate * time))
     }
 
     /// Number of bytes above the rate at which the first line ends, for a transfer of `size` bytes in `time` active
     /// time.
     pub(super) fn excess_bytes(self, size: DataSize, time: Duration) -> DataSize {
-        self.second_slope.map_or(DataSize::ZERO, |beyond| size - beyond.rate * time)
+        self.second_slope.map_or(DataSize::ZERO, |slope| size - slope.rate * time)
     }
 
     /// Power that an additional second of active time costs at least: a longer time also lowers the mean rate and
     /// with it the excess bytes.
     fn min_base(self) -> Power {
-        self.base - self.second_slope.map_or(Power::ZERO, |beyond| beyond.extra_per_bit * beyond.rate)
+        self.base - self.second_slope.map_or(Power::ZERO, |slope| slope.extra_per_bit * slope.rate)
     }
 }
 
@@ -315,8 +315,8 @@ impl TryFrom<ModelRepr> for Model {
 
 impl From<Model> for ModelRepr {
     fn from(model: Model) -> Self {
-        let Model { name, radios, concurrent: together, platform } = model;
-        Self { name, radios, concurrent: together, platform }
+        let Model { name, radios, concurrent, platform } = model;
+        Self { name, radios, concurrent, platform }
     }
 }
 

@@ -115,7 +115,7 @@ impl Fetch {
             conn.last_activity = self.now;
             conn.start_server_delay(self.now, self.now);
         }
-        let piped = !conn.reqs.is_empty();
+        let is_pipelined = !conn.reqs.is_empty();
         conn.reqs.push_back(id);
         let if_range = match requested {
             RequestRange::Full => None,
@@ -129,7 +129,7 @@ impl Fetch {
             next_offset: range.start,
             is_accepted: false,
             if_range: if_range.clone(),
-            is_pipelined: piped,
+            is_pipelined,
             duplicated_from: u64::MAX,
             is_released: false,
         };

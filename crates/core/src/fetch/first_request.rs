@@ -157,9 +157,9 @@ impl Fetch {
         }
         let covers = |(other, req): &(&ReqId, &Req)| **other != id && !req.is_released && req.range.contains(from);
         match self.reqs.iter().find(covers).map(|(other, req)| (*other, req.range.end)) {
-            Some((other, upto)) if self.is_faster_than(id, other) => {
+            Some((other, other_end)) if self.is_faster_than(id, other) => {
                 if let Some(req) = self.reqs.get_mut(&id) {
-                    req.range.end = upto;
+                    req.range.end = other_end;
                 }
                 self.rebuild_claims();
             }

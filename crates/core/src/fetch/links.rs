@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use super::conn::Conn;
-use super::notification::BanReason;
+use super::notice::BanReason;
 use super::server_delay::DelayWindow;
 use super::token_bucket::TokenBuckets;
 use super::{ConnError, ConnId, Fetch, LinkShare, UrlId, Validator};
@@ -121,7 +121,7 @@ pub(super) struct CdnNode {
 impl CdnNode {
     /// The node for use over another link. A private address may be another host there, so it is dropped.
     pub(super) fn for_other_link(self) -> Self {
-        Self { address: self.address.filter(|at| !is_private(*at)), ..self }
+        Self { address: self.address.filter(|address| !is_private(*address)), ..self }
     }
 }
 
@@ -229,7 +229,7 @@ impl Link {
             }
             self.recent_redirects.push_back(to);
         }
-        self.recent_redirects.iter().filter(|led| **led == to).count() > MAX_REDIRECT_REPEATS
+        self.recent_redirects.iter().filter(|target| **target == to).count() > MAX_REDIRECT_REPEATS
     }
 
     pub(super) fn forget_redirects(&mut self) {
@@ -270,13 +270,15 @@ impl Fetch {
 }
 
 /// RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291 §2.5.6, and loopback.
-fn is_private(at: IpAddr) -> bool {
-    match at.to_canonical() {
-        IpAddr::V4(at) => {
-            let shared = at.octets()[0] == 100 && at.octets()[1] & 0xc0 == 64;
-            at.is_private() || at.is_loopback() || at.is_link_local() || shared
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let shared = address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64;
+            address.is_private() || address.is_loopback() || address.is_link_local() || shared
         }
-        IpAddr::V6(at) => at.is_loopback() || at.is_unique_local() || at.is_unicast_link_local(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
     }
 }
 

@@ -134,7 +134,7 @@ impl Mirrors {
         self.list.iter().find(is_fresh).map(|mirror| mirror.id)
     }
 
-    fn use_only(&mut self, id: UrlId) {
+    fn set_current(&mut self, id: UrlId) {
         self.current = self.list.iter().position(|mirror| mirror.id == id).unwrap_or(0);
     }
 
@@ -222,7 +222,7 @@ impl Fetch {
     }
 
     /// Whether responses without a validator may be combined, because the result is verified.
-    pub(super) fn is_digest_known(&self) -> bool {
+    pub(super) fn is_result_verifiable(&self) -> bool {
         self.config.has_checksum || self.mirrors.digest.is_some()
     }
 
@@ -235,9 +235,9 @@ impl Fetch {
     }
 
     /// Sets the digest that a server named. The driver's journal remains that of the mirror in use.
-    pub(super) fn set_digest(&mut self, proof: DigestScope) {
+    pub(super) fn set_digest(&mut self, scope: DigestScope) {
         if self.config.reader_window.is_none() && self.mirrors.digest.is_none() {
-            self.mirrors.digest = Some(proof);
+            self.mirrors.digest = Some(scope);
             self.mirrors.journal_of = Some(self.mirrors.current_id());
             // All bytes received so far are from the one mirror in use.
             let (current, done) = (self.mirrors.current, self.coverage.received_ranges().clone());
@@ -316,8 +316,8 @@ impl Fetch {
         }
         let Some(link) = self.links.get_mut(&id) else { return false };
         link.mirror_refused = true;
-        let waits = |(id, link): (&LinkId, &Link)| !link.mirror_refused && self.is_usable(*id, link);
-        if self.links.iter().any(waits) {
+        let may_respond = |(id, link): (&LinkId, &Link)| !link.mirror_refused && self.is_usable(*id, link);
+        if self.links.iter().any(may_respond) {
             return false;
         }
         self.switch_all_to_next_mirror(reason.to_string());
@@ -365,7 +365,7 @@ impl Fetch {
         };
         let next = self.mirrors.next_after(previous);
         self.mirrors.exclude(previous);
-        self.mirrors.use_only(next);
+        self.mirrors.set_current(next);
         self.restart_from(next);
         self.notice(Notice::LinkMirrorSwitched { link, previous, reason });
         self.last_data = self.now;
@@ -413,7 +413,7 @@ impl Fetch {
             self.switch_all_to_next_mirror("no data received".to_string());
         } else if self.consumed == 0 {
             let next = self.mirrors.next_after(self.mirrors.current_id());
-            self.mirrors.use_only(next);
+            self.mirrors.set_current(next);
             self.restart_from(next);
         }
     }
@@ -447,7 +447,7 @@ impl Fetch {
         if let Some(mirror) = self.mirrors.list.get_mut(self.mirrors.current) {
             mirror.has_failed = true;
         }
-        self.mirrors.use_only(next);
+        self.mirrors.set_current(next);
         self.mirrors.failed_in_row += 1;
         self.mirrors.switches += 1;
         let from_zero = self.restart_from(next);
@@ -493,11 +493,11 @@ impl Fetch {
 
     /// Makes the driver verify the next complete piece, or the complete file.
     pub(super) fn verify_next(&mut self) {
-        let (Some(proof), Some(total), None) = (self.mirrors.digest, self.coverage.total(), self.mirrors.verifying)
+        let (Some(scope), Some(total), None) = (self.mirrors.digest, self.coverage.total(), self.mirrors.verifying)
         else {
             return;
         };
-        let range = match proof {
+        let range = match scope {
             DigestScope::File => {
                 let due = self.coverage.is_complete() && !self.mirrors.is_file_verified;
                 due.then_some(ByteRange::at(0, total))
@@ -568,7 +568,7 @@ impl Fetch {
         let Some(next) = other.filter(|_| self.mirrors.mismatches <= MAX_MISMATCHES) else {
             return self.fail_with(Failure::DigestMismatch);
         };
-        self.mirrors.use_only(next);
+        self.mirrors.set_current(next);
         self.notice(Notice::DigestMismatch { range, mirror: sole_contributor });
         self.restart_from(next);
     }
@@ -580,7 +580,7 @@ impl Fetch {
             return self.fail_with(Failure::DigestMismatch);
         }
         if self.mirrors.current_id() == id {
-            self.mirrors.use_only(self.mirrors.next_after(id));
+            self.mirrors.set_current(self.mirrors.next_after(id));
         }
         self.move_links(|link| link.mirror == id);
     }
@@ -589,7 +589,7 @@ impl Fetch {
     fn use_single_mirror(&mut self) {
         self.mirrors.is_single = true;
         if self.mirrors.allowed().all(|id| id != self.mirrors.current_id()) {
-            self.mirrors.use_only(self.mirrors.next_after(self.mirrors.current_id()));
+            self.mirrors.set_current(self.mirrors.next_after(self.mirrors.current_id()));
         }
         let only = self.mirrors.current_id();
         self.move_links(|link| link.mirror != only);

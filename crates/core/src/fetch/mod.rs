@@ -30,14 +30,14 @@ mod conn;
 mod coverage;
 mod endgame;
 mod event;
-mod external_scheduler;
+mod external_control;
 mod first_request;
 mod link_health;
 mod link_share;
 mod links;
 mod metering;
 mod mirrors;
-mod notification;
+mod notice;
 mod parallelism;
 mod portal_check;
 mod range_set;
@@ -73,9 +73,9 @@ pub use event::{
     ConnError, ConnErrorKind, ConnId, ContentRange, Input, LinkShare, Output, PathSample, Protocol, ReqId,
     RequestRange, ResponseHead, UrlId, Validator,
 };
-pub(crate) use external_scheduler::ConnSlot;
+pub(crate) use external_control::ConnSlot;
 pub use link_share::LinkLoad;
-pub use notification::{BanReason, Failure, Notice, SingleResponseReason};
+pub use notice::{BanReason, Failure, Notice, SingleResponseReason};
 pub use range_set::RangeSet;
 pub(crate) use scheduler::FIRST_CHUNK;
 
@@ -122,7 +122,7 @@ pub struct Fetch {
     /// Shares of links that a batch of downloads assigned to this one. A link without an entry may be used fully.
     shares: BTreeMap<LinkId, LinkShare>,
     /// Set if an owning machine (`stream`) chooses the ranges.
-    external_control: Option<external_scheduler::ExternalControl>,
+    external_control: Option<external_control::ExternalControl>,
     next_conn: u32,
     next_req: u32,
     timer: Option<(Instant, TimerReason)>,
@@ -525,10 +525,10 @@ impl Machine for Fetch {
                     conn.on_sample(self.now, path);
                 }
             }
-            Input::Consumed { end: upto } => self.on_consumed(upto),
-            Input::Mirror { mirror: origin } => self.add_mirror(origin),
-            Input::Digest { scope: proof } => self.set_digest(proof),
-            Input::Verified { range, matches: good } => self.on_verified(range, good),
+            Input::Consumed { end } => self.on_consumed(end),
+            Input::Mirror { mirror } => self.add_mirror(mirror),
+            Input::Digest { scope } => self.set_digest(scope),
+            Input::Verified { range, matches: is_match } => self.on_verified(range, is_match),
             Input::Share { link, share } => self.on_share(link, share),
         }
         self.settle();

@@ -188,13 +188,13 @@ impl Fetch {
         // A link counts as active while it connects or has a request.
         let is_active = |conn: &Conn| !conn.is_open() || !conn.reqs.is_empty();
         let is_unverified = pending.is_full_body() && pending.head.validator.is_none();
-        let patience = self.links_without_response(pending.link).map(|(_, link)| match () {
+        let timeouts = self.links_without_response(pending.link).map(|(_, link)| match () {
             () if link.stats.has_connected => CONNECTED_TIMEOUT,
             () if !self.conns_of(link).any(is_active) => IDLE_LINK_TIMEOUT,
             () if is_unverified => CONNECTED_TIMEOUT,
             () => CONNECTING_TIMEOUT,
         });
-        patience.max().unwrap_or_default()
+        timeouts.max().unwrap_or_default()
     }
 
     /// Decides on the pending responses when their wait is over.

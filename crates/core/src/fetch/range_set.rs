@@ -58,7 +58,7 @@ impl RangeSet {
     /// The bytes that are in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         let with =
-            |range: ByteRange| other.iter().map(move |of| of.intersect(range)).filter(|both| !both.is_empty());
+            |range: ByteRange| other.iter().map(move |part| part.intersect(range)).filter(|both| !both.is_empty());
         self.iter().flat_map(with).collect()
     }
 

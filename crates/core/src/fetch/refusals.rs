@@ -148,7 +148,7 @@ impl Fetch {
         let Some(link) = self.links.get_mut(&link_id) else { return };
         link.failures += 1;
         link.conn_count.limit_to_one();
-        let longer_retry_after = head.retry_after.filter(|asked| *asked > MAX_RETRY_AFTER);
+        let longer_retry_after = head.retry_after.filter(|delay| *delay > MAX_RETRY_AFTER);
         let backoff = if others { link.backoff().saturating_mul(REFUSED_CONN_FACTOR) } else { link.backoff() };
         let wait = head.retry_after.unwrap_or(backoff).min(MAX_RETRY_AFTER);
         link.next_attempt = self.now + wait;

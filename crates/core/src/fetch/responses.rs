@@ -200,7 +200,7 @@ impl Fetch {
 
     /// The first usable response identifies the resource. Returns false if this response cannot be used after all.
     fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, range: ByteRange) -> bool {
-        let provable = validator.is_some() || self.is_digest_known();
+        let provable = validator.is_some() || self.is_result_verifiable();
         if !provable && let Some(link) = self.request_link(id) {
             self.record_reported_file(link, Some(total), None, true);
         }

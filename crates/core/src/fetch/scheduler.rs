@@ -331,8 +331,8 @@ impl Fetch {
             return None;
         }
         let live = || self.conns_of(link).filter(|conn| !conn.is_draining && !conn.rate_window.total().is_zero());
-        let floor_rtt = live().map(Conn::min_rtt).min()?;
-        let window = (floor_rtt * 8).clamp(Duration::from_millis(400), Duration::from_millis(1000));
+        let min_rtt = live().map(Conn::min_rtt).min()?;
+        let window = (min_rtt * 8).clamp(Duration::from_millis(400), Duration::from_millis(1000));
         Some(LinkObservation {
             in_slow_start: live().any(|c| c.in_slow_start(self.now)),
             has_recent_loss: live().any(|c| c.has_recent_loss(self.now)),
@@ -341,7 +341,7 @@ impl Fetch {
                 .all(|c| !c.rate_window.total().is_zero() && !c.in_slow_start(self.now)),
             delivering: live().count() as u32,
             rate: live().map(|c| c.rate_window.rate(c.transfer_clock(self.now), window)).sum::<Bitrate>(),
-            min_rtt: floor_rtt,
+            min_rtt,
             rtt: live().map(Conn::latest_rtt).min()?,
             time_left: left,
         })

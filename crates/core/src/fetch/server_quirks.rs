@@ -137,8 +137,8 @@ impl Fetch {
     /// request.
     pub(super) fn note_pipelined_lost(&mut self, id: super::ConnId) {
         let Some(conn) = self.conns.get(&id) else { return };
-        let waits = conn.reqs.front().and_then(|req| self.reqs.get(req));
-        let forgotten = waits.is_some_and(|req: &Req| !req.is_accepted && req.is_pipelined);
+        let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
+        let forgotten = front.is_some_and(|req: &Req| !req.is_accepted && req.is_pipelined);
         if conn.responses > 0 && forgotten && conn.protocol == Some(Protocol::Http1) {
             self.quirks_mut(conn.mirror).on_pipelined_lost();
         }

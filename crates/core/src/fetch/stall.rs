@@ -68,10 +68,10 @@ impl Fetch {
     }
 
     /// The in-order reader has consumed more. Connections that waited for it start a new stall timeout.
-    pub(super) fn on_consumed(&mut self, upto: u64) {
+    pub(super) fn on_consumed(&mut self, end: u64) {
         let limited: Vec<ConnId> =
             self.conns.iter().filter(|(_, conn)| self.is_reader_limited(conn)).map(|(id, _)| *id).collect();
-        self.consumed = self.consumed.max(upto);
+        self.consumed = self.consumed.max(end);
         self.last_data = self.now;
         for id in limited {
             if let Some(conn) = self.conns.get_mut(&id) {
@@ -258,8 +258,12 @@ impl Fetch {
                 let is_waiting = conn.is_open() && !conn.reqs.is_empty() && conn.rate_window.total().is_zero();
                 is_waiting && conn.last_activity + DOWNLOAD_TIMEOUT / 2 > self.now
             };
-            let is_server_silent = self.conns.values().any(is_unanswered);
-            self.failover_or_fail(if is_server_silent { Failure::NoResponse } else { Failure::NoLink { error } });
+            let is_server_unresponsive = self.conns.values().any(is_unanswered);
+            self.failover_or_fail(if is_server_unresponsive {
+                Failure::NoResponse
+            } else {
+                Failure::NoLink { error }
+            });
         } else {
             self.set_timer(end, TimerReason::Stall);
         }

@@ -119,9 +119,9 @@ mod tests {
 
     #[test]
     fn without_received_bytes_a_burst_is_followed_by_a_few_per_second() {
-        let allowance = TokenBuckets::default();
-        assert_eq!(count_taken(&mut allowance.requests.clone(), 10_001, || 0), 64 + 40);
-        assert_eq!(count_taken(&mut allowance.connections.clone(), 10_001, || 11), 24 + 20);
+        let buckets = TokenBuckets::default();
+        assert_eq!(count_taken(&mut buckets.requests.clone(), 10_001, || 0), 64 + 40);
+        assert_eq!(count_taken(&mut buckets.connections.clone(), 10_001, || 11), 24 + 20);
     }
 
     #[test]

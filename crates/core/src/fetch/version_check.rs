@@ -31,10 +31,10 @@ impl Fetch {
         }
         let known = self.known_validator(mirror);
         // Combined mirrors have validators of their own; the digest proves that their files are the same.
-        let proof =
-            known.map_or(validator.is_some() || self.is_digest_known(), |known| matches_version(known, head));
+        let is_same_version =
+            known.map_or(validator.is_some() || self.is_result_verifiable(), |known| matches_version(known, head));
         let is_single_response = matches!(self.phase, Phase::SingleResponse { .. });
-        if expected.is_none_or(|expected| expected == total) && (proof || is_single_response) {
+        if expected.is_none_or(|expected| expected == total) && (is_same_version || is_single_response) {
             if let (None, Some(validator)) = (known, validator) {
                 self.validators.insert(mirror, validator.clone());
             }
@@ -175,9 +175,9 @@ impl Fetch {
         }
         // All links that have reported a conflict or could still respond must report the same version. Decided before the
         // ban below, which may activate further links.
-        let has_spoken =
+        let is_concerned =
             |(id, link): &(&LinkId, &Link)| link.stats.conflicting_version.is_some() || self.is_usable(**id, link);
-        let mut versions = self.links.iter().filter(has_spoken).map(|(_, link)| &link.stats.conflicting_version);
+        let mut versions = self.links.iter().filter(is_concerned).map(|(_, link)| &link.stats.conflicting_version);
         let first = versions.next().cloned().flatten();
         let all = first.is_some() && versions.all(|differs| *differs == first);
         // The version of this link is accepted, so it needs no ban.

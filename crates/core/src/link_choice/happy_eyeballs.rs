@@ -36,7 +36,7 @@ pub struct HappyEyeballs {
     next_attempt: Instant,
     winner: Option<usize>,
     /// Whether the destination proves its identity by a certificate.
-    proven: bool,
+    is_authenticated: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ struct Attempt {
     link: String,
     delay: Duration,
     /// Failure of the link when this attempt started.
-    known: Option<LinkFailure>,
+    known_failure: Option<LinkFailure>,
     started_at: Option<Instant>,
     outcome: Option<Outcome>,
     /// Outcome that was last reported for the link.
@@ -57,12 +57,12 @@ impl Attempt {
     }
 
     fn is_over_portal(&self) -> bool {
-        self.known.is_some_and(LinkFailure::is_portal)
+        self.known_failure.is_some_and(LinkFailure::is_portal)
     }
 
     /// Whether the result shows that the server which intercepted connections over this link no longer does so.
     fn ends_portal(&self) -> bool {
-        self.known == Some(LinkFailure::WrongCertificate)
+        self.known_failure == Some(LinkFailure::WrongCertificate)
             && matches!(self.outcome, Some(Outcome::Failed(kind)) if !matches!(kind, LinkFailure::WrongCertificate | LinkFailure::Dns))
     }
 }
@@ -72,21 +72,21 @@ impl HappyEyeballs {
     /// of their records.
     pub fn new(now: Instant, choice: &LinkChoice) -> Self {
         let attempt = |link: String| {
-            let (stagger, known) = (choice.attempt_delay(&link), choice.failure(&link));
-            Attempt { link, delay: stagger, known, started_at: None, outcome: None, reported: None }
+            let (delay, known_failure) = (choice.attempt_delay(&link), choice.failure(&link));
+            Attempt { link, delay, known_failure, started_at: None, outcome: None, reported: None }
         };
         let attempts = choice.order().into_iter().map(attempt).collect();
-        Self { attempts, started: 0, next_attempt: now, winner: None, proven: true }
+        Self { attempts, started: 0, next_attempt: now, winner: None, is_authenticated: true }
     }
 
     /// Starts a connection to a destination without authentication. A link with a captive portal is not used,
     /// because the portal would win against a slow server, unless all other links have an outage.
     pub fn to_unauthenticated(now: Instant, choice: &LinkChoice) -> Self {
-        let mut race = Self { proven: false, ..Self::new(now, choice) };
-        if race.attempts.iter().any(|attempt| !attempt.known.is_some_and(LinkFailure::is_outage)) {
-            race.attempts.retain(|attempt| !attempt.is_over_portal());
+        let mut connection = Self { is_authenticated: false, ..Self::new(now, choice) };
+        if connection.attempts.iter().any(|attempt| !attempt.known_failure.is_some_and(LinkFailure::is_outage)) {
+            connection.attempts.retain(|attempt| !attempt.is_over_portal());
         }
-        race
+        connection
     }
 
     /// Number of links that may be tried.
@@ -156,11 +156,11 @@ impl HappyEyeballs {
         let destination_is_wrong = is_over && self.attempts.iter().all(Attempt::has_wrong_certificate);
         // Over a link with a portal, the portal may have answered instead of an unauthenticated destination.
         let winner = self.winner.and_then(|winner| self.attempts.get(winner));
-        let winner = winner.filter(|winner| self.proven || !winner.is_over_portal());
+        let winner = winner.filter(|winner| self.is_authenticated || !winner.is_over_portal());
         let (is_won, won_from) = (winner.is_some(), winner.and_then(|winner| winner.started_at));
         let mut outcomes = Vec::new();
         for attempt in &mut self.attempts {
-            let evidence = match attempt.outcome {
+            let outcome = match attempt.outcome {
                 // Another link reached the destination, so the link intercepts the connection.
                 Some(Outcome::Failed(LinkFailure::WrongCertificate)) if is_won => attempt.outcome,
                 // All links show a wrong certificate: the destination's own is wrong. Earlier reports are
@@ -176,8 +176,10 @@ impl HappyEyeballs {
                 }
                 // Any other failure counts only if another link reached the destination.
                 Some(Outcome::Failed(kind)) if is_won && kind != LinkFailure::Other => attempt.outcome,
-                Some(Outcome::Failed(_)) => (self.proven && attempt.ends_portal()).then_some(Outcome::Retracted),
-                Some(_) => attempt.outcome.filter(|_| self.proven || !attempt.is_over_portal()),
+                Some(Outcome::Failed(_)) => {
+                    (self.is_authenticated && attempt.ends_portal()).then_some(Outcome::Retracted)
+                }
+                Some(_) => attempt.outcome.filter(|_| self.is_authenticated || !attempt.is_over_portal()),
                 // A link that was tried later won, and this one is past its delay.
                 None => attempt
                     .started_at
@@ -186,9 +188,9 @@ impl HappyEyeballs {
                     })
                     .map(|_| Outcome::Failed(LinkFailure::Slow)),
             };
-            if evidence.is_some() && evidence != attempt.reported {
-                attempt.reported = evidence;
-                outcomes.extend(evidence.map(|outcome| (attempt.link.clone(), outcome)));
+            if outcome.is_some() && outcome != attempt.reported {
+                attempt.reported = outcome;
+                outcomes.extend(outcome.map(|outcome| (attempt.link.clone(), outcome)));
             }
         }
         outcomes

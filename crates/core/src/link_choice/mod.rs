@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 pub use happy_eyeballs::{HappyEyeballs, Outcome};
-pub use portal::PortalAnswer;
+pub use portal::PortalProbeResult;
 
 use crate::units::Instant;
 
@@ -105,7 +105,7 @@ pub struct LinkObservation {
     /// Interface index: another index means another interface with the same name.
     pub index: u32,
     /// Whether established subflows over it are unresponsive.
-    pub is_silent: bool,
+    pub is_unresponsive: bool,
     /// Whether established subflows received data since the previous observation.
     pub is_receiving: bool,
     /// Whether its bytes cost money.
@@ -119,9 +119,9 @@ pub struct LinkChoice {
     links: Vec<LinkRecord>,
     /// Time of the last portal probe by link name. Kept for removed links too, which limits probes of a link that
     /// comes and goes.
-    asked: BTreeMap<String, Instant>,
+    last_portal_probes: BTreeMap<String, Instant>,
     /// Whether the server of the portal probe's URL has ever responded, over any link.
-    opened: bool,
+    probe_server_responded: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ struct LinkRecord {
     failure: Option<FailureRecord>,
     /// Time at which the link is checked although it has no failure.
     next_check: Instant,
-    portal: portal::Schedule,
+    portal: portal::PortalProbeSchedule,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -174,7 +174,10 @@ impl LinkChoice {
                     handshake_time: None,
                     failure: None,
                     next_check: now + FIRST_CHECK,
-                    portal: portal::Schedule::new(now, self.asked.get(&observation.name).copied()),
+                    portal: portal::PortalProbeSchedule::new(
+                        now,
+                        self.last_portal_probes.get(&observation.name).copied(),
+                    ),
                 },
             };
             // Established subflows receive data again, so the link carries data. It is unknown whether new
@@ -255,7 +258,7 @@ impl LinkChoice {
             record.failure = record.failure.map(|failed| failed.postponed(now));
             record.next_check = now + CHECK_INTERVAL;
             if record.failure.is_some_and(|failed| failed.kind.is_portal()) {
-                record.portal.want(now, portal::PAUSE);
+                record.portal.schedule_probe(now, portal::MIN_PORTAL_PROBE_INTERVAL);
             }
         }
     }
@@ -282,7 +285,7 @@ impl LinkChoice {
 impl LinkRecord {
     fn fail(&mut self, now: Instant, kind: LinkFailure, suspected: bool) {
         if kind.is_outage() || kind == LinkFailure::Dns {
-            self.portal.want(now, portal::PAUSE);
+            self.portal.schedule_probe(now, portal::MIN_PORTAL_PROBE_INTERVAL);
         }
         self.failure = Some(match self.failure {
             // "Slow" is less severe than the failure already on record.
@@ -311,8 +314,8 @@ impl LinkRecord {
     }
 
     fn rank(&self) -> u8 {
-        let silent = if self.observation.is_silent { LinkFailure::NoResponse.rank() } else { 0 };
-        self.failure.map_or(0, |failed| failed.kind.rank()).max(silent)
+        let unresponsive_rank = if self.observation.is_unresponsive { LinkFailure::NoResponse.rank() } else { 0 };
+        self.failure.map_or(0, |failed| failed.kind.rank()).max(unresponsive_rank)
     }
 }
 

@@ -12,7 +12,13 @@ fn at(millis: u64) -> Instant {
 }
 
 fn observation(name: &str) -> LinkObservation {
-    LinkObservation { name: name.to_string(), index: 1, is_silent: false, is_receiving: false, metered: false }
+    LinkObservation {
+        name: name.to_string(),
+        index: 1,
+        is_unresponsive: false,
+        is_receiving: false,
+        metered: false,
+    }
 }
 
 fn choice_of(names: &[&str]) -> LinkChoice {
@@ -23,8 +29,8 @@ fn choice_of(names: &[&str]) -> LinkChoice {
 
 /// What each link does: a result after so many milliseconds; `None`: no response until the attempt's own limit of
 /// 1.5 s.
-type Behaviour<'a> = &'a [Shows<'a>];
-type Shows<'a> = (&'a str, Option<(u64, Result<(), LinkFailure>)>);
+type Behaviour<'a> = &'a [LinkBehaviour<'a>];
+type LinkBehaviour<'a> = (&'a str, Option<(u64, Result<(), LinkFailure>)>);
 
 /// Runs a connection that starts at `begins` to its end; returns when it was established and over which link.
 fn run(choice: &mut LinkChoice, begins: u64, behaviour: Behaviour<'_>) -> Option<(u64, String)> {
@@ -178,7 +184,10 @@ fn an_interface_that_was_down_or_replaced_starts_with_an_empty_record() {
 #[test]
 fn a_link_with_unresponsive_subflows_is_last_and_received_data_triggers_a_probe() {
     let mut choice = choice_of(&["wan1", "wan2"]);
-    choice.set_links(at(10), vec![LinkObservation { is_silent: true, ..observation("wan1") }, observation("wan2")]);
+    choice.set_links(
+        at(10),
+        vec![LinkObservation { is_unresponsive: true, ..observation("wan1") }, observation("wan2")],
+    );
     assert_eq!(choice.order(), ["wan2", "wan1"]);
     choice.set_links(at(20), vec![observation("wan1"), observation("wan2")]);
     assert_eq!(choice.order(), ["wan1", "wan2"]);
@@ -243,7 +252,7 @@ fn a_link_that_is_never_first_is_checked_after_two_seconds_and_then_every_ten_mi
 }
 
 /// The relay has a wrong certificate, which each link shows after this number of milliseconds.
-fn wrong(first: u64, second: u64) -> [Shows<'static>; 2] {
+fn wrong_certificate(first: u64, second: u64) -> [LinkBehaviour<'static>; 2] {
     let shows = |after| Some((after, Err(LinkFailure::WrongCertificate)));
     [("wan1", shows(first)), ("wan2", shows(second))]
 }
@@ -252,14 +261,14 @@ fn wrong(first: u64, second: u64) -> [Shows<'static>; 2] {
 fn a_wrong_certificate_of_the_relay_is_not_taken_for_a_portal_even_if_one_link_shows_it_late() {
     for (first, second) in [(30, 30), (30, 900), (700, 30)] {
         let mut choice = choice_of(&["wan1", "wan2"]);
-        assert_eq!(run(&mut choice, 0, &wrong(first, second)), None);
+        assert_eq!(run(&mut choice, 0, &wrong_certificate(first, second)), None);
         assert_eq!(choice.failing_links(), [], "{first} {second}");
     }
     // The link was first taken for one with a portal, because the other link had an outage.
     let mut choice = choice_of(&["wan1", "wan2"]);
-    run(&mut choice, 0, &[wrong(30, 30)[0], ("wan2", None)]);
+    run(&mut choice, 0, &[wrong_certificate(30, 30)[0], ("wan2", None)]);
     assert!(choice.failure("wan1").is_some_and(LinkFailure::is_portal));
-    run(&mut choice, 10_000, &wrong(30, 900));
+    run(&mut choice, 10_000, &wrong_certificate(30, 900));
     assert_eq!(choice.failing_links(), []);
 }
 
@@ -300,24 +309,28 @@ fn a_connection_answered_by_a_portal_does_not_change_the_records() {
 }
 
 /// Returns the seconds at which portal probes start, by link.
-fn asked(mut choice: LinkChoice, seconds: u64, what: impl Fn(&mut LinkChoice, u64)) -> impl Fn(&str) -> Vec<u64> {
-    let mut asked = Vec::new();
+fn portal_probe_times(
+    mut choice: LinkChoice,
+    seconds: u64,
+    what: impl Fn(&mut LinkChoice, u64),
+) -> impl Fn(&str) -> Vec<u64> {
+    let mut probes = Vec::new();
     for millis in (0..seconds * 1000).step_by(100) {
         what(&mut choice, millis);
         while let Some((_, link)) = choice.next_portal_probe().filter(|(due, _)| *due <= at(millis)) {
-            choice.probing_portal(at(millis), &link);
-            asked.push((millis / 1000, link));
+            choice.on_portal_probe_started(at(millis), &link);
+            probes.push((millis / 1000, link));
         }
     }
-    move |name| asked.iter().filter(|(_, link)| link == name).map(|(at, _)| *at).collect()
+    move |name| probes.iter().filter(|(_, link)| link == name).map(|(at, _)| *at).collect()
 }
 
 #[test]
 fn portal_probes_follow_a_new_link_a_failure_and_use_without_a_relay_at_a_limited_rate() {
-    let asked = asked(choice_of(&["wan1", "wan2"]), 160, |choice, millis| match millis {
+    let asked = portal_probe_times(choice_of(&["wan1", "wan2"]), 160, |choice, millis| match millis {
         20_000 | 22_000 => choice.record(at(millis), "wan1", Outcome::Failed(LinkFailure::NoResponse)),
         // Many flows, none of which a relay carries.
-        60_000.. => choice.used_unproven(at(millis)),
+        60_000.. => choice.on_unauthenticated_use(at(millis)),
         _ => {}
     });
     assert_eq!(asked("wan1"), [0, 20, 25, 60, 90, 120, 150]);
@@ -333,16 +346,16 @@ fn a_metered_link_is_probed_for_portals_only_if_connections_start_over_it() {
         if millis == 100_000 {
             choice.record(at(millis), "wan1", Outcome::Failed(LinkFailure::Unreachable));
         }
-        choice.used_unproven(at(millis));
+        choice.on_unauthenticated_use(at(millis));
     };
-    let asked = asked(choice, 150, used);
+    let asked = portal_probe_times(choice, 150, used);
     assert_eq!(asked("wan1"), [0, 30, 60, 90, 100, 130]);
     assert_eq!(asked("wwan0"), [0, 100, 130]);
 }
 
 #[test]
 fn a_flapping_link_is_probed_for_portals_at_most_every_five_seconds() {
-    let asked = asked(choice_of(&["wan1", "wan2"]), 20, |choice, millis| {
+    let asked = portal_probe_times(choice_of(&["wan1", "wan2"]), 20, |choice, millis| {
         // The link is down for half of each second and has another interface index each time.
         let wan1 = LinkObservation { index: u32::try_from(millis / 1000).unwrap(), ..observation("wan1") };
         let is_up = millis % 1000 < 500;
@@ -353,27 +366,27 @@ fn a_flapping_link_is_probed_for_portals_at_most_every_five_seconds() {
 
 #[test]
 fn portal_responses_over_all_links_do_not_count_before_the_server_has_responded() {
-    use PortalAnswer::*;
+    use PortalProbeResult::*;
     let mut choice = choice_of(&["wan1", "wan2"]);
-    choice.report_portal(at(100), "wan1", Captive);
+    choice.on_portal_probe_result(at(100), "wan1", Captive);
     assert_eq!((choice.failure("wan1"), choice.is_portal_probe_doubted()), (Some(LinkFailure::Portal), false));
-    choice.report_portal(at(200), "wan2", Captive);
+    choice.on_portal_probe_result(at(200), "wan2", Captive);
     assert_eq!((choice.failing_links(), choice.is_portal_probe_doubted()), (vec![], true));
-    choice.report_portal(at(5_200), "wan1", Captive);
+    choice.on_portal_probe_result(at(5_200), "wan1", Captive);
     assert_eq!((choice.failing_links(), choice.is_portal_probe_doubted()), (vec![], true));
     // The server responds over one link, so the URL is right.
-    choice.report_portal(at(9_000), "wan2", Open);
+    choice.on_portal_probe_result(at(9_000), "wan2", Open);
     assert_eq!(
         (choice.failing_links(), choice.is_portal_probe_doubted()),
         (vec![("wan1".to_string(), LinkFailure::Portal)], false)
     );
-    choice.report_portal(at(15_000), "wan2", Captive);
+    choice.on_portal_probe_result(at(15_000), "wan2", Captive);
     assert_eq!((choice.failing_links().len(), choice.is_portal_probe_doubted()), (2, false));
     // A link without response shows nothing about the URL, and neither does a single link.
-    for second in [Some(Nothing), None] {
+    for second in [Some(NoResponse), None] {
         let mut choice = choice_of(if second.is_some() { &["wan1", "wan2"] } else { &["wan1"] });
-        choice.report_portal(at(100), "wan1", Captive);
-        second.into_iter().for_each(|answer| choice.report_portal(at(200), "wan2", answer));
+        choice.on_portal_probe_result(at(100), "wan1", Captive);
+        second.into_iter().for_each(|answer| choice.on_portal_probe_result(at(200), "wan2", answer));
         assert_eq!((choice.failure("wan1"), choice.is_portal_probe_doubted()), (Some(LinkFailure::Portal), false));
     }
 }
@@ -383,7 +396,7 @@ fn a_portal_counts_until_the_server_or_the_relay_responds() {
     use LinkFailure::*;
     let captive = || {
         let mut choice = choice_of(&["wan1", "wan2"]);
-        choice.report_portal(at(100), "wan1", PortalAnswer::Captive);
+        choice.on_portal_probe_result(at(100), "wan1", PortalProbeResult::Captive);
         assert_eq!(
             (choice.failure("wan1"), choice.order()),
             (Some(Portal), vec!["wan2".to_string(), "wan1".to_string()])
@@ -400,10 +413,10 @@ fn a_portal_counts_until_the_server_or_the_relay_responds() {
     }
     // Each probe of the link schedules another portal probe.
     let (when, link) = choice.next_probe().unwrap();
-    ["wan1", "wan2"].iter().for_each(|link| choice.probing_portal(at(1_500), link));
+    ["wan1", "wan2"].iter().for_each(|link| choice.on_portal_probe_started(at(1_500), link));
     choice.on_probe_started(when, &link);
     assert_eq!(choice.next_portal_probe().unwrap().0, at(6_500));
-    choice.report_portal(at(7_000), "wan1", PortalAnswer::Open);
+    choice.on_portal_probe_result(at(7_000), "wan1", PortalProbeResult::Open);
     assert_eq!((choice.failing_links(), choice.order()), (vec![], vec!["wan1".to_string(), "wan2".to_string()]));
     // The relay proves its identity by its certificate.
     let mut choice = captive();
@@ -411,27 +424,27 @@ fn a_portal_counts_until_the_server_or_the_relay_responds() {
     assert_eq!(choice.failing_links(), []);
     // The portal no longer responds.
     let mut choice = captive();
-    choice.report_portal(at(2_000), "wan1", PortalAnswer::Nothing);
+    choice.on_portal_probe_result(at(2_000), "wan1", PortalProbeResult::NoResponse);
     assert_eq!(choice.failure("wan1"), Some(NoResponse));
 }
 
 #[test]
 fn a_wrong_certificate_is_the_relays_own_if_a_probe_shows_that_there_is_no_portal() {
-    let [portal, silent] = [wrong(30, 30)[0], ("wan2", None)];
+    let [portal, silent] = [wrong_certificate(30, 30)[0], ("wan2", None)];
     // The link showed before or shows afterwards that it has no portal.
     for before in [true, false] {
         let mut choice = choice_of(&["wan1", "wan2"]);
         if before {
-            choice.report_portal(at(0), "wan1", PortalAnswer::Open);
+            choice.on_portal_probe_result(at(0), "wan1", PortalProbeResult::Open);
         }
         run(&mut choice, 10_000, &[portal, silent]);
         assert_eq!(choice.failing_links().is_empty(), before);
-        choice.report_portal(at(21_000), "wan1", PortalAnswer::Open);
+        choice.on_portal_probe_result(at(21_000), "wan1", PortalProbeResult::Open);
         assert_eq!(choice.failing_links(), []);
     }
     // Another link shows the right certificate, so a middlebox on this link terminates TLS in the relay's place.
     let mut choice = choice_of(&["wan1", "wan2"]);
     run(&mut choice, 0, &[portal, ("wan2", HEALTHY)]);
-    choice.report_portal(at(11_000), "wan1", PortalAnswer::Open);
+    choice.on_portal_probe_result(at(11_000), "wan1", PortalProbeResult::Open);
     assert_eq!(choice.failure("wan1"), Some(LinkFailure::WrongCertificate));
 }

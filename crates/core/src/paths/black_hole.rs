@@ -39,7 +39,7 @@ use super::conn::{Activity, Conn, DeadPath, JoinPurpose, JoinState, MtuTrial, Re
 use super::event::{CommandError, Output, SubflowId};
 use super::host_state::HostState;
 use super::link_mtu::MtuStep;
-use super::liveness::SilenceKind;
+use super::liveness::StallKind;
 use super::subflow::{FULL_PACKET, Subflow};
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
@@ -126,7 +126,7 @@ impl Conn {
         for lost in found {
             match lost {
                 BlackHole::Unconfirmed { index: at, handshake } => {
-                    let until = host.now + SilenceKind::Urgent.probe_time(handshake);
+                    let until = host.now + StallKind::Urgent.probe_time(handshake);
                     self.join(host, at, true, JoinPurpose::Probe { until });
                 }
                 BlackHole::Upload { index: at, established_at: up } => self.on_lost_upload(host, at, up),
@@ -275,9 +275,9 @@ impl Conn {
 
     /// Ends this connection's trials without result, because no subflow can be added any more.
     pub(super) fn abandon_trials(&mut self, host: &mut HostState) {
-        for at in 0..self.paths.len() {
-            if self.paths.get_mut(at).is_some_and(|path| path.mtu_trial.take().is_some()) {
-                host.abandon_mtu_trial(at);
+        for index in 0..self.paths.len() {
+            if self.paths.get_mut(index).is_some_and(|path| path.mtu_trial.take().is_some()) {
+                host.abandon_mtu_trial(index);
             }
         }
     }

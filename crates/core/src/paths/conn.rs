@@ -140,7 +140,7 @@ pub(super) struct ConcurrentTrial {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Path {
     pub(super) throughput: ThroughputWindow,
-    pub(super) holt: HoltWinters,
+    pub(super) forecaster: HoltWinters,
     /// Samples since it was requested to carry data, up to 255.
     pub(super) samples: u8,
     pub(super) rate_share: RateShare,
@@ -198,7 +198,7 @@ pub(super) struct MtuTrial {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DeadPath {
     /// Start of the outage.
-    pub(super) silent_since: Instant,
+    pub(super) dead_since: Instant,
     pub(super) last_attempt: Instant,
     pub(super) next_probe: Instant,
     pub(super) failures: u8,
@@ -207,7 +207,7 @@ pub(super) struct DeadPath {
 impl DeadPath {
     /// A path that is unresponsive from now on, and is probed at `next_probe`.
     pub(super) const fn new(now: Instant, next_probe: Instant) -> Self {
-        Self { silent_since: now, last_attempt: now, next_probe, failures: 0 }
+        Self { dead_since: now, last_attempt: now, next_probe, failures: 0 }
     }
 }
 
@@ -310,16 +310,16 @@ impl Conn {
     /// Counts bytes received and sent.
     pub(super) fn on_bytes(&mut self, moved: &[(Direction, DataSize); 2]) {
         for (direction, size) in moved {
-            let sum = &mut self.recent_bytes[direction_index(*direction)];
-            *sum = sum.saturating_add(size.bytes());
+            let recent = &mut self.recent_bytes[direction_index(*direction)];
+            *recent = recent.saturating_add(size.bytes());
             if *direction == Direction::Up {
                 self.sent_since_poll = self.sent_since_poll.saturating_add(size.bytes());
             } else {
                 self.received += *size;
             }
         }
-        if self.recent_bytes.iter().any(|way| *way > RECENT_LIMIT) {
-            self.recent_bytes = self.recent_bytes.map(|way| way / 2);
+        if self.recent_bytes.iter().any(|bytes| *bytes > RECENT_LIMIT) {
+            self.recent_bytes = self.recent_bytes.map(|bytes| bytes / 2);
         }
     }
 
@@ -370,7 +370,7 @@ impl Conn {
 
     /// Time for which a subflow has received nothing although it is requested to carry: since its last byte or
     /// since the request.
-    pub(super) fn silent_for(&self, sub: &Subflow, now: Instant) -> Duration {
+    pub(super) fn stalled_for(&self, sub: &Subflow, now: Instant) -> Duration {
         now.since(sub.last_progress.unwrap_or(sub.established_at).max(sub.active_since))
     }
 }

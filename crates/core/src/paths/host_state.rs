@@ -43,18 +43,18 @@ impl HostState {
             next_command: 0,
             config,
         };
-        for terms in host.config.links.clone() {
-            host.add_link(terms);
+        for link in host.config.links.clone() {
+            host.add_link(link);
         }
         host
     }
 
     /// Adds a link, if its number is new and fewer than [`LinkSet::MAX`] exist; returns whether it was added.
-    pub(super) fn add_link(&mut self, terms: LinkConfig) -> bool {
-        let is_new = self.links.len() < LinkSet::MAX && self.link_index(terms.id).is_none();
+    pub(super) fn add_link(&mut self, config: LinkConfig) -> bool {
+        let is_new = self.links.len() < LinkSet::MAX && self.link_index(config.id).is_none();
         if is_new {
-            self.meter.add_link(self.now, terms.id, terms.kind);
-            self.links.push(Link::new(terms));
+            self.meter.add_link(self.now, config.id, config.kind);
+            self.links.push(Link::new(config));
         }
         is_new
     }

@@ -179,9 +179,9 @@ impl HostState {
     }
 
     /// Ends a trial whose connection can no longer show a result. Other connections may try the step at once.
-    pub(super) fn abandon_mtu_trial(&mut self, at: usize) {
-        if self.links.get(at).and_then(|link| link.mtu.lowered).is_some_and(|lowered| !lowered.is_confirmed) {
-            self.end_mtu_step(at, "the connection that tried a smaller one is closing");
+    pub(super) fn abandon_mtu_trial(&mut self, index: usize) {
+        if self.links.get(index).and_then(|link| link.mtu.lowered).is_some_and(|lowered| !lowered.is_confirmed) {
+            self.end_mtu_step(index, "the connection that tried a smaller one is closing");
         }
     }
 

@@ -232,7 +232,7 @@ impl Link {
     }
 
     /// Whether a liveness probe failed on it, and nothing was received over it since.
-    pub(super) fn is_silent(&self) -> bool {
+    pub(super) fn is_unresponsive(&self) -> bool {
         self.probe_failed_at.is_some_and(|lost| self.last_received.is_none_or(|alive| alive < lost))
     }
 

@@ -30,7 +30,7 @@ use super::subflow::Subflow;
 use crate::units::{Duration, Instant};
 
 /// Shortest stall that is probed. Chosen: more than a retransmission timeout of 200 ms and its response.
-const MIN_SILENCE: Duration = Duration::from_millis(500);
+const MIN_STALL: Duration = Duration::from_millis(500);
 /// Shortest interval between probes of a path.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// Duration of an urgent probe, or that of two attempts if longer. Chosen: with the stall before it and the first
@@ -51,14 +51,14 @@ const RECEIVED_RECENTLY: Duration = Duration::from_millis(200);
 
 /// Probable cause of a stall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SilenceKind {
+pub(super) enum StallKind {
     /// Probably the network.
     Urgent,
     /// Probably the application.
     Relaxed,
 }
 
-impl SilenceKind {
+impl StallKind {
     /// Duration of a probe.
     pub(super) fn probe_time(self, rtt: Duration) -> Duration {
         match self {
@@ -83,7 +83,7 @@ impl DeadPath {
 
 impl Conn {
     /// Detects stalled paths and probes them. Called at each complete poll.
-    pub(super) fn check_silence(&mut self, host: &mut HostState) {
+    pub(super) fn check_liveness(&mut self, host: &mut HostState) {
         if host.config.policy != Policy::Marline {
             return;
         }
@@ -92,10 +92,10 @@ impl Conn {
             let Some(sub) = self.subflows.get(position) else { continue };
             let Some(link) = sub.link.filter(|_| !sub.backup && !sub.is_closing) else { continue };
             let (Some(path), Some(host_link)) = (self.paths.get(link), host.link(link)) else { continue };
-            let limit = MIN_SILENCE.max(sub.handshake_rtt() * 4);
+            let limit = MIN_STALL.max(sub.handshake_rtt() * 4);
             let (unanswered_since, timeouts) = (sub.unanswered_since, sub.timeouts);
-            let since = unanswered_since.unwrap_or_else(|| now - self.silent_for(sub, now));
-            let Some(kind) = self.silence_kind(sub).filter(|_| now.since(since) >= limit) else { continue };
+            let since = unanswered_since.unwrap_or_else(|| now - self.stalled_for(sub, now));
+            let Some(kind) = self.stall_kind(sub).filter(|_| now.since(since) >= limit) else { continue };
             if !host_link.up || path.dead.is_some() || path.join != JoinState::Idle {
                 continue;
             }
@@ -142,9 +142,9 @@ impl Conn {
     }
 
     /// Kind of stall if this subflow's path were stalled now; `None`: a usual pause.
-    fn silence_kind(&self, sub: &Subflow) -> Option<SilenceKind> {
+    fn stall_kind(&self, sub: &Subflow) -> Option<StallKind> {
         if sub.unanswered_since.is_some() {
-            return Some(SilenceKind::Urgent);
+            return Some(StallKind::Urgent);
         }
         let burst = sub.last_progress?.max(self.burst_start).since(self.burst_start);
         let is_usual_pause = match self.last_bursts {
@@ -153,9 +153,9 @@ impl Conn {
             _ => false,
         };
         match (burst >= MIN_STREAM, is_usual_pause) {
-            (true, false) => Some(SilenceKind::Urgent),
+            (true, false) => Some(StallKind::Urgent),
             (false, true) => None,
-            _ => Some(SilenceKind::Relaxed),
+            _ => Some(StallKind::Relaxed),
         }
     }
 
@@ -176,7 +176,7 @@ impl Conn {
                 && !host_link.is_budget_spent()
                 && path.dead.is_none()
                 && path.join_not_before <= now + MIN_PROBE_INTERVAL;
-            let is_suspicious = self.silence_kind(sub).is_some();
+            let is_suspicious = self.stall_kind(sub).is_some();
             Some(
                 can_be_probed
                     && is_suspicious
@@ -205,7 +205,7 @@ impl Conn {
     /// Marks a path as dead.
     pub(super) fn mark_dead(&mut self, host: &HostState, link: usize) {
         if let Some(path) = self.paths.get_mut(link) {
-            path.throughput.drop_trailing_silence();
+            path.throughput.drop_trailing_gap();
             path.dead.get_or_insert(DeadPath::new(host.now, host.now + DeadPath::FIRST_PROBE));
         }
     }
@@ -218,18 +218,19 @@ impl Conn {
             let Some(dead) = &mut path.dead else { continue };
             let host_link = host.link(link);
             // Something was received over the link since the last retry, through any connection.
-            let is_heard =
+            let has_received =
                 host_link.and_then(|link| link.last_received).is_some_and(|alive| alive > dead.last_attempt);
-            if now < dead.next_probe && !is_heard || path.join != JoinState::Idle {
+            if now < dead.next_probe && !has_received || path.join != JoinState::Idle {
                 continue;
             }
             let can_join =
                 host.config.policy == Policy::Marline && (self.activity == Activity::Busy || self.stalled);
-            let interval = host.probe_interval(link, dead.silent_since, dead.failures);
+            let interval = host.probe_interval(link, dead.dead_since, dead.failures);
             // Another connection has just probed the link: this one follows when that probe succeeds or when the
             // link is due again. Connections with more failures come later, so that an unreachable server does not
             // take all turns.
-            if let Some(host_link) = host.links.get_mut(link).filter(|_| can_join && !is_heard && dead.failures > 0)
+            if let Some(host_link) =
+                host.links.get_mut(link).filter(|_| can_join && !has_received && dead.failures > 0)
             {
                 if now < host_link.next_probe {
                     dead.next_probe = host_link.next_probe + Duration::from_millis(dead.failures.into());

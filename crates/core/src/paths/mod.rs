@@ -171,13 +171,13 @@ impl Machine for Paths {
                     self.on_link_change(index, up);
                 }
             }
-            Input::Interface { link, mtu, has_ipv4: v4 } => {
+            Input::Interface { link, mtu, has_ipv4 } => {
                 if let Some(index) = self.host.link_index(link) {
-                    self.host.on_interface(index, mtu, v4);
+                    self.host.on_interface(index, mtu, has_ipv4);
                 }
             }
-            Input::LinkAdded { config: terms } => {
-                if self.host.add_link(terms) {
+            Input::LinkAdded { config } => {
+                if self.host.add_link(config) {
                     let links = self.host.links.len();
                     self.conns.values_mut().for_each(|conn| conn.set_link_count(links, now));
                 }
@@ -189,10 +189,10 @@ impl Machine for Paths {
                 let unattributed = link.on_interface_counters(meter, now, [received, sent]);
                 self.idle_poller.on_unattributed_bytes(now, unattributed);
             }
-            Input::Opened { conn, adopted, deny_join_id0: only_announced } => {
+            Input::Opened { conn, adopted, deny_join_id0 } => {
                 if !self.conns.contains_key(&conn) {
                     let mut opened = Conn::new(conn, self.host.links.len(), now);
-                    (opened.adopted, opened.joins_denied) = (adopted, only_announced);
+                    (opened.adopted, opened.joins_denied) = (adopted, deny_join_id0);
                     self.host.busy_conns += 1;
                     self.conns.insert(conn, opened);
                     self.reschedule(conn);
@@ -205,8 +205,8 @@ impl Machine for Paths {
             Input::SubflowUp { conn, subflow } => {
                 self.update_conn(conn, true, |conn, host| conn.on_subflow_up(host, &subflow));
             }
-            Input::SubflowDown { conn, subflow, reason: why } => {
-                self.update_conn(conn, true, |conn, host| conn.on_subflow_down(host, subflow, why));
+            Input::SubflowDown { conn, subflow, reason } => {
+                self.update_conn(conn, true, |conn, host| conn.on_subflow_down(host, subflow, reason));
             }
             Input::Counters { conn, subflow, counters } => {
                 let mut is_complete = false;
@@ -215,13 +215,13 @@ impl Machine for Paths {
                     self.update_conn(conn, true, Conn::on_poll_complete);
                 }
             }
-            Input::CommandDone { command, error: refused } => {
+            Input::CommandDone { command, error } => {
                 let Some((id, issued)) = self.host.take_command(command) else { return };
-                if refused == Some(CommandError::NoConnection) {
+                if error == Some(CommandError::NoConnection) {
                     self.close(id);
                 } else {
-                    self.update_conn(id, refused.is_some(), |conn, host| {
-                        conn.on_command_done(host, command, issued, refused)
+                    self.update_conn(id, error.is_some(), |conn, host| {
+                        conn.on_command_done(host, command, issued, error)
                     });
                 }
             }
@@ -260,9 +260,9 @@ impl Machine for Paths {
 
     fn deadline(&self) -> Option<(Instant, TimerReason)> {
         let conn = self.timers.first().map(|(at, id)| (*at, TimerReason::Conn(*id)));
-        let round = self.idle_poller.deadline().map(|at| (at, TimerReason::IdlePoll));
+        let idle_poll = self.idle_poller.deadline().map(|at| (at, TimerReason::IdlePoll));
         let mtu = self.host.mtu_deadline().map(|at| (at, TimerReason::Mtu));
-        conn.into_iter().chain(round).chain(mtu).min_by_key(|(at, _)| *at)
+        conn.into_iter().chain(idle_poll).chain(mtu).min_by_key(|(at, _)| *at)
     }
 }
 
@@ -325,7 +325,7 @@ fn reevaluate(conn: &mut Conn, host: &mut HostState) {
         conn.active_links = conn.carrying_links();
     }
     conn.check_black_holes(host);
-    conn.check_silence(host);
+    conn.check_liveness(host);
     let decision = conn.decide(host);
     host.trial_cache.update(host.now, conn.id, &mut conn.trials);
     conn.reconcile(host, decision);

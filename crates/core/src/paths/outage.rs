@@ -51,7 +51,7 @@ pub(super) enum Recovery {
 impl Path {
     /// Discards all measurements: the path starts as a new one, and is not judged at once.
     pub(super) fn reset_measurements(&mut self, now: Instant) {
-        (self.throughput, self.holt, self.samples) = (ThroughputWindow::default(), HoltWinters::default(), 0);
+        (self.throughput, self.forecaster, self.samples) = (ThroughputWindow::default(), HoltWinters::default(), 0);
         (self.sample_bytes, self.sample_start, self.reprobe_data_at) = (0, now, None);
         (self.solo_rate, self.best_solo_rate) = (None, Bitrate::ZERO);
         (self.is_left_out, self.has_queued) = (false, false);
@@ -146,7 +146,7 @@ impl HostState {
     ///
     /// If energy is the goal, a radio that is costly to wake is probed at growing intervals. Otherwise the interval
     /// stays below two seconds, within which a recovered link must be in use again.
-    pub(super) fn probe_interval(&self, index: usize, silent_since: Instant, failures: u8) -> Duration {
+    pub(super) fn probe_interval(&self, index: usize, dead_since: Instant, failures: u8) -> Duration {
         let cheapest =
             self.up_links().iter().map(|index| self.single_packet_energy(index)).min().unwrap_or_default();
         let saves_energy = matches!(self.config.goal, Goal::Energy | Goal::Cost);
@@ -155,7 +155,7 @@ impl HostState {
                 .saturating_mul(1 << u32::from(failures).min(8))
                 .min(DeadPath::MAX_PROBE_INTERVAL);
         }
-        if self.now.since(silent_since) < FAST_PROBE_TIME { DeadPath::FIRST_PROBE } else { SLOW_PROBE_INTERVAL }
+        if self.now.since(dead_since) < FAST_PROBE_TIME { DeadPath::FIRST_PROBE } else { SLOW_PROBE_INTERVAL }
     }
 }
 

@@ -71,7 +71,7 @@ impl Reason {
     pub(super) fn is_same_kind(&self, other: &Self) -> bool {
         let links = |reason: &Self| reason.links();
         let obstacle_of = |reason: &Self| match *reason {
-            Self::JoinRefused { link, obstacle: why, .. } => Some((link, why)),
+            Self::JoinRefused { link, obstacle, .. } => Some((link, obstacle)),
             _ => None,
         };
         core::mem::discriminant(self) == core::mem::discriminant(other)
@@ -111,24 +111,26 @@ impl Reason {
             }
             Self::Idle { links } => format!("{}: no data is being transferred", names(links)),
             Self::Only { link } => format!("{} alone: no other link is usable now", name(link)),
-            Self::Eib { links, first_rate: first, second_rate: second, limit } => match limit {
-                Some(limit) => format!("{}: first link {first}, second {second}, threshold {limit}", names(links)),
-                None => format!("{}: first link {first}, second {second}", names(links)),
+            Self::Eib { links, first_rate, second_rate, limit } => match limit {
+                Some(limit) => {
+                    format!("{}: first link {first_rate}, second {second_rate}, threshold {limit}", names(links))
+                }
+                None => format!("{}: first link {first_rate}, second {second_rate}", names(links)),
             },
-            Self::LeastEnergy { links, rate, other, cost, other_cost, wake_cost: fixed, expected: rest } => {
-                let waking = if fixed.is_zero() {
+            Self::LeastEnergy { links, rate, other, cost, other_cost, wake_cost, expected } => {
+                let waking = if wake_cost.is_zero() {
                     String::new()
                 } else {
-                    format!(" ({fixed} of it to wake radios, now or later)")
+                    format!(" ({wake_cost} of it to wake radios, now or later)")
                 };
                 format!(
-                    "{} at {rate}: {cost} for the {rest} expected; {} would cost {other_cost}{waking}",
+                    "{} at {rate}: {cost} for the {expected} expected; {} would cost {other_cost}{waking}",
                     names(links),
                     names(other),
                 )
             }
-            Self::Trial { link, previous_rate: both } => {
-                format!("{} alone on trial: the rate before was {both}", name(link))
+            Self::Trial { link, previous_rate } => {
+                format!("{} alone on trial: the rate before was {previous_rate}", name(link))
             }
             Self::Reprobe { links, link } => {
                 format!("{}: measuring the present rate of {}", names(links), name(link))
@@ -140,9 +142,9 @@ impl Reason {
             Self::ShortestRtt { link, millis } => format!("{}: shortest RTT, {millis}ms", name(link)),
             Self::Unmetered { links } => format!("{}: unmetered", names(links)),
             Self::Failover { links, lost } => format!("{}: {} does not work", names(links), names(lost)),
-            Self::JoinRefused { links, link, obstacle: why } => {
+            Self::JoinRefused { links, link, obstacle } => {
                 let (links, link) = (names(links), name(link));
-                match why {
+                match obstacle {
                     JoinObstacle::ServerRefused => format!("{links}: the server refuses subflows over {link}"),
                     JoinObstacle::NotAnnounced(family) => {
                         format!("{links}: {link} has only {family}, and the server announced no {family} address")

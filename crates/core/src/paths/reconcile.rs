@@ -213,7 +213,7 @@ impl Conn {
             if was_dead && host.config.policy == Policy::Marline {
                 path.reset_measurements(now);
             }
-            if host.links.get(index).is_some_and(Link::is_silent) {
+            if host.links.get(index).is_some_and(Link::is_unresponsive) {
                 host.on_link_recovered(index);
             }
             if let Some(host_link) = host.links.get_mut(index) {
@@ -416,13 +416,13 @@ impl Conn {
                 JoinPurpose::Carry => {
                     // The link was joined successfully before, so it has become unresponsive since. It is probed
                     // like a path that has carried data.
-                    let is_silent = host.config.policy == Policy::Marline && path.probed_at.is_some();
-                    let pause = if is_silent {
+                    let is_unresponsive = host.config.policy == Policy::Marline && path.probed_at.is_some();
+                    let pause = if is_unresponsive {
                         DeadPath::FIRST_PROBE
                     } else {
                         next_backoff(JOIN_RETRY, &mut path.join_failures, MAX_JOIN_RETRY)
                     };
-                    if is_silent {
+                    if is_unresponsive {
                         path.dead.get_or_insert(DeadPath::new(now, now + pause));
                     } else {
                         path.join_not_before = now + pause;

@@ -164,7 +164,7 @@ impl Conn {
                 self.initial_link != Some(index) && host.link(index).is_some_and(|link| link.last_rate().is_none());
             let Some(path) = self.paths.get_mut(index) else { continue };
             path.sample_bytes = path.sample_bytes.saturating_add(new_bytes);
-            let is_silent = path.dead.is_some() || host.link(index).is_some_and(|link| !link.up);
+            let is_unusable = path.dead.is_some() || host.link(index).is_some_and(|link| !link.up);
             if new_bytes > 0 {
                 (path.join_obstacle, path.is_black_hole) = (None, false);
                 // The old subflow continues after an outage: measurements from before and during it are discarded.
@@ -186,7 +186,7 @@ impl Conn {
                 || begins_burst
                 || is_held_off
                 || !is_valid
-                || is_silent && is_marline
+                || is_unusable && is_marline
             {
                 (path.sample_bytes, path.sample_start) = (0, now);
             } else if time >= min_time {
@@ -194,10 +194,10 @@ impl Conn {
                 path.throughput.push(rate, time);
                 path.on_sample(now);
                 // "An initial bandwidth for the interface" (eMPTCP §3.2): what the forecast begins with.
-                if is_literal && is_first_use && path.holt.samples() == 0 {
-                    path.holt.on_sample(host.config.assumed_rate);
+                if is_literal && is_first_use && path.forecaster.samples() == 0 {
+                    path.forecaster.on_sample(host.config.assumed_rate);
                 }
-                path.holt.on_sample(rate);
+                path.forecaster.on_sample(rate);
                 path.samples = path.samples.saturating_add(1);
                 if carrying_links.len() == 1 && path.throughput.covered_time() >= MIN_SOLO_TIME {
                     path.solo_rate = path.throughput.median();
@@ -258,7 +258,7 @@ impl Conn {
             } else {
                 path.throughput.median()
             };
-            let rates = Rates { recent: bits(rate), forecast: bits(path.holt.forecast()) };
+            let rates = Rates { recent: bits(rate), forecast: bits(path.forecaster.forecast()) };
             let share = if is_active {
                 RateShare { is_active, is_settled: settled_links.contains(index), rates }
             } else {

@@ -63,7 +63,7 @@ pub struct LinkStatus {
     /// Whether it can carry subflows.
     pub up: bool,
     /// Whether a liveness probe failed on it, and nothing was received over it since.
-    pub is_silent: bool,
+    pub is_unresponsive: bool,
     /// Expected throughput of all connections together: the present one, or the last one; an assumed one if it was
     /// never used.
     pub rate: Bitrate,
@@ -135,7 +135,7 @@ impl Paths {
             name: link.config.name.clone(),
             metered: link.config.metered,
             up: link.up,
-            is_silent: link.is_silent(),
+            is_unresponsive: link.is_unresponsive(),
             rate: link.rate(&self.host.config, self.host.now),
             is_used: link.is_used(),
             carried: link.carried,

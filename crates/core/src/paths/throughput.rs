@@ -27,7 +27,7 @@ pub(super) struct ThroughputWindow {
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
     /// Duration of the gap; 0: there is no gap that still matters.
-    silent_ms: u32,
+    duration_ms: u32,
     /// Time since its end, and the bits that arrived since.
     since_ms: u32,
     bits: u64,
@@ -40,14 +40,14 @@ impl Gap {
     fn max_kbps(&mut self, rate: u32, time: u32) -> u32 {
         self.since_ms = self.since_ms.saturating_add(time);
         self.bits = self.bits.saturating_add(u64::from(rate) * u64::from(time));
-        let mean = self.bits / u64::from(self.silent_ms.saturating_add(self.since_ms).max(1));
+        let mean = self.bits / u64::from(self.duration_ms.saturating_add(self.since_ms).max(1));
         self.kbps_before.max(u32::try_from(mean).unwrap_or(u32::MAX))
     }
 
     /// Whether all data that waited behind the gap has arrived: after as long as the gap lasted, or
     /// [`CATCH_UP_MS`].
     const fn is_over(&self) -> bool {
-        self.since_ms >= self.silent_ms || self.since_ms >= CATCH_UP_MS
+        self.since_ms >= self.duration_ms || self.since_ms >= CATCH_UP_MS
     }
 }
 
@@ -80,20 +80,20 @@ impl ThroughputWindow {
 
     /// Limits a sample after a gap to its plausible rate, and adds the excess to the samples of the gap.
     fn limit_after_gap(&mut self, rate: u32, time: u32) -> u32 {
-        if rate < SILENT_KBPS {
-            if self.gap.silent_ms == 0 {
+        if rate < EMPTY_KBPS {
+            if self.gap.duration_ms == 0 {
                 // The peak must be read before the gap's samples displace it from the window.
                 let before = self.peak().unwrap_or_default().bits_per_sec() / 1000;
                 self.gap = Gap { kbps_before: u32::try_from(before).unwrap_or(u32::MAX), ..Gap::default() };
             }
-            self.gap.silent_ms = self.gap.silent_ms.saturating_add(time);
+            self.gap.duration_ms = self.gap.duration_ms.saturating_add(time);
             return rate;
         }
-        if self.gap.silent_ms == 0 {
+        if self.gap.duration_ms == 0 {
             return rate;
         }
         let bound = self.gap.max_kbps(rate, time);
-        let (silent, since) = (self.gap.silent_ms, self.gap.since_ms - time);
+        let (gap_ms, since) = (self.gap.duration_ms, self.gap.since_ms - time);
         if self.gap.is_over() {
             self.gap = Gap::default();
         }
@@ -106,7 +106,7 @@ impl ThroughputWindow {
         let kept = self.samples.get_mut(..self.len).unwrap_or_default();
         let mut gap_range = [0; 2];
         for (index, sample) in kept.iter().enumerate().rev() {
-            if passed >= since && passed < since.saturating_add(silent) {
+            if passed >= since && passed < since.saturating_add(gap_ms) {
                 gap_range = [index, gap_range[1].max(index + 1)];
                 gap_time += u64::from(sample.millis);
             }
@@ -128,8 +128,8 @@ impl ThroughputWindow {
     }
 
     /// Removes the newest samples without data: the path was dead, not slow.
-    pub(super) fn drop_trailing_silence(&mut self) {
-        while self.len > 0 && self.samples.get(self.len - 1).is_some_and(|stretch| stretch.kbps < SILENT_KBPS) {
+    pub(super) fn drop_trailing_gap(&mut self) {
+        while self.len > 0 && self.samples.get(self.len - 1).is_some_and(|stretch| stretch.kbps < EMPTY_KBPS) {
             self.len -= 1;
         }
     }
@@ -169,7 +169,7 @@ impl ThroughputWindow {
     /// Mean over the last `time` in which data arrived; `None`: none did.
     pub(super) fn active_mean(&self, time: Duration) -> Option<Bitrate> {
         let mut moved = Self::default();
-        for stretch in self.samples.iter().take(self.len).filter(|stretch| stretch.kbps >= SILENT_KBPS) {
+        for stretch in self.samples.iter().take(self.len).filter(|stretch| stretch.kbps >= EMPTY_KBPS) {
             // These samples contain no gap, so that none is limited.
             moved.push(bitrate_from_kbps(stretch.kbps), Duration::from_millis(stretch.millis.into()));
         }
@@ -207,7 +207,7 @@ impl ThroughputWindow {
 }
 
 /// A sample below this rate counts as one without data: it is what a path still delivers when it dies.
-const SILENT_KBPS: u32 = 20;
+const EMPTY_KBPS: u32 = 20;
 
 /// Time in milliseconds after which all data that waited behind a gap has arrived. Chosen: a receive window of 6 MB
 /// at 50 Mbit/s.
@@ -223,11 +223,11 @@ mod tests {
     use crate::units::Ratio;
 
     fn window_of(rates: impl IntoIterator<Item = u64>) -> ThroughputWindow {
-        let mut pace = ThroughputWindow::default();
+        let mut window = ThroughputWindow::default();
         for rate in rates {
-            pace.push(Bitrate::from_mbps(rate), Duration::from_millis(100));
+            window.push(Bitrate::from_mbps(rate), Duration::from_millis(100));
         }
-        pace
+        window
     }
 
     #[test]
@@ -248,11 +248,11 @@ mod tests {
 
     #[test]
     fn a_sample_has_the_weight_of_its_duration() {
-        let mut pace = window_of([10, 10, 10]);
-        pace.push(Bitrate::from_mbps(1), Duration::from_millis(400));
-        assert_eq!(pace.median(), Some(Bitrate::from_mbps(1)));
-        assert_eq!(pace.mean(Duration::from_millis(500)), Some(Bitrate::from_bits_per_sec(2_800_000)));
-        assert_eq!(pace.covered_time(), Duration::from_millis(700));
+        let mut window = window_of([10, 10, 10]);
+        window.push(Bitrate::from_mbps(1), Duration::from_millis(400));
+        assert_eq!(window.median(), Some(Bitrate::from_mbps(1)));
+        assert_eq!(window.mean(Duration::from_millis(500)), Some(Bitrate::from_bits_per_sec(2_800_000)));
+        assert_eq!(window.covered_time(), Duration::from_millis(700));
     }
 
     #[test]
@@ -270,13 +270,13 @@ mod tests {
         // One second of a link of 4 Mbit/s that arrives in one, two or three samples.
         for burst in [&[44][..], &[22, 22], &[16, 14, 14]] {
             let rates = core::iter::repeat_n(4, 10).chain(core::iter::repeat_n(0, 10)).chain(burst.iter().copied());
-            let mut pace = window_of(rates);
-            assert_eq!(pace.peak(), Some(four), "{burst:?}");
-            assert!(pace.mean(second).unwrap() >= four.share(Ratio::from_percent(80)), "{burst:?}");
-            assert!(pace.active_mean(second).unwrap() <= four);
-            (0..5).for_each(|_| pace.push(four, Duration::from_millis(100)));
-            assert_eq!(pace.peak(), Some(four));
-            assert!(pace.median().unwrap() >= four.share(Ratio::from_percent(80)), "{burst:?}");
+            let mut window = window_of(rates);
+            assert_eq!(window.peak(), Some(four), "{burst:?}");
+            assert!(window.mean(second).unwrap() >= four.share(Ratio::from_percent(80)), "{burst:?}");
+            assert!(window.active_mean(second).unwrap() <= four);
+            (0..5).for_each(|_| window.push(four, Duration::from_millis(100)));
+            assert_eq!(window.peak(), Some(four));
+            assert!(window.median().unwrap() >= four.share(Ratio::from_percent(80)), "{burst:?}");
         }
         // The gap was longer than the window: the mean over all of it counts.
         let long = window_of([4, 4, 4].into_iter().chain(core::iter::repeat_n(0, 60)).chain([80]));

@@ -45,7 +45,7 @@ pub enum ProfileError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timing {
     /// No byte is late. The value is the smallest margin before a deadline.
-    Spare(Duration),
+    InTime(Duration),
     /// Some byte is late. The value is the largest delay after a deadline.
     Late(Duration),
 }
@@ -63,10 +63,10 @@ impl MediaProfile {
     ///
     /// # Errors
     /// If they contain no bytes or no time, or more than a `u64` holds.
-    pub fn variable(pieces: impl IntoIterator<Item = Segment>) -> Result<Self, ProfileError> {
+    pub fn variable(segments: impl IntoIterator<Item = Segment>) -> Result<Self, ProfileError> {
         let mut ends: Vec<(u64, u64)> = Vec::new();
         let (mut time, mut bytes) = (0_u64, 0_u64);
-        for (duration, size) in pieces {
+        for (duration, size) in segments {
             let nanos = u64::try_from(duration.as_nanos()).map_err(|_| ProfileError::TooLong)?;
             time = time.checked_add(nanos).ok_or(ProfileError::TooLong)?;
             bytes = bytes.checked_add(size.bytes()).ok_or(ProfileError::TooLong)?;
@@ -101,18 +101,18 @@ impl MediaProfile {
     pub fn bytes_at(&self, time: Duration) -> u64 {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let at = self.segment_ends.partition_point(|(end, _)| *end <= nanos);
-        let Some((end, most)) = self.segment_ends.get(at) else { return self.size().bytes() };
+        let Some((end, end_bytes)) = self.segment_ends.get(at) else { return self.size().bytes() };
         let (start, before) = self.segment_start(at);
-        before + scale(nanos - start, most - before, end - start, Rounding::Down)
+        before + scale(nanos - start, end_bytes - before, end - start, Rounding::Down)
     }
 
     /// How long it takes to play the first `bytes` bytes, rounded up. Beyond the size it is the total duration.
     pub fn time_at(&self, bytes: u64) -> Duration {
-        let at = self.segment_ends.partition_point(|(_, most)| *most < bytes);
-        let Some((end, most)) = self.segment_ends.get(at) else { return self.duration() };
+        let at = self.segment_ends.partition_point(|(_, end_bytes)| *end_bytes < bytes);
+        let Some((end, end_bytes)) = self.segment_ends.get(at) else { return self.duration() };
         let (start, before) = self.segment_start(at);
         let into = bytes.saturating_sub(before);
-        Duration::from_nanos(start + scale(into, end - start, most - before, Rounding::Up))
+        Duration::from_nanos(start + scale(into, end - start, end_bytes - before, Rounding::Up))
     }
 
     /// Whether every byte from `from` on arrives in time if the bytes arrive at `rate` from now on while the video is
@@ -125,10 +125,10 @@ impl MediaProfile {
         let ends = self.segment_ends.iter().filter(|(_, bytes)| *bytes > from);
         let later =
             ends.map(|(time, bytes)| (Duration::from_nanos(*time), DataSize::from_bytes(bytes - from) / rate));
-        let mut tightest = Timing::Spare(Duration::MAX);
+        let mut tightest = Timing::InTime(Duration::MAX);
         for (needed, arrival) in core::iter::once(first).chain(later) {
             let timing = match (needed.saturating_sub(position), position.saturating_sub(needed)) {
-                (left, Duration::ZERO) if arrival <= left => Timing::Spare(left - arrival),
+                (left, Duration::ZERO) if arrival <= left => Timing::InTime(left - arrival),
                 (left, overdue) => Timing::Late(arrival.saturating_add(overdue).saturating_sub(left)),
             };
             tightest = tightest.worse_of(timing);
@@ -145,12 +145,12 @@ impl MediaProfile {
 impl Timing {
     /// Whether no byte is late.
     pub const fn is_in_time(self) -> bool {
-        matches!(self, Self::Spare(_))
+        matches!(self, Self::InTime(_))
     }
 
     fn worse_of(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Spare(a), Self::Spare(b)) => Self::Spare(a.min(b)),
+            (Self::InTime(a), Self::InTime(b)) => Self::InTime(a.min(b)),
             (Self::Late(a), Self::Late(b)) => Self::Late(a.max(b)),
             (late @ Self::Late(_), _) | (_, late) => late,
         }
@@ -182,10 +182,10 @@ enum Rounding {
 
 /// `part × total / denominator` without overflow. `part <= denominator`, so the result fits.
 fn scale(part: u64, total: u64, denominator: u64, rounding: Rounding) -> u64 {
-    let (product, of) = (u128::from(part) * u128::from(total), u128::from(denominator.max(1)));
+    let (product, denominator) = (u128::from(part) * u128::from(total), u128::from(denominator.max(1)));
     let scaled = match rounding {
-        Rounding::Down => product / of,
-        Rounding::Up => product.div_ceil(of),
+        Rounding::Down => product / denominator,
+        Rounding::Up => product.div_ceil(denominator),
     };
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
@@ -248,13 +248,13 @@ mod tests {
         let video = MediaProfile::variable([(secs(10), bytes(1000)), (secs(10), bytes(3000))]).unwrap();
         let rate = |per_second| bytes(per_second) / secs(1);
         // 100 bytes per second for ten seconds, then 300: at 200 the last byte arrives just in time.
-        assert_eq!(video.timing_at_rate(0, rate(200), Duration::ZERO), Timing::Spare(Duration::ZERO));
+        assert_eq!(video.timing_at_rate(0, rate(200), Duration::ZERO), Timing::InTime(Duration::ZERO));
         assert_eq!(video.timing_at_rate(0, rate(160), Duration::ZERO), Timing::Late(secs(5)));
         // With 600 bytes arrived after 2 s of playback (400 of them buffered), 18 s are left for 3400 bytes.
-        assert_eq!(video.timing_at_rate(600, rate(200), secs(2)), Timing::Spare(secs(1)));
+        assert_eq!(video.timing_at_rate(600, rate(200), secs(2)), Timing::InTime(secs(1)));
         // Bytes that were due in the past are late, however fast the link is.
         assert_eq!(video.timing_at_rate(100, Bitrate::MAX, secs(3)), Timing::Late(secs(2)));
         assert_eq!(video.timing_at_rate(0, Bitrate::ZERO, Duration::ZERO), Timing::Late(Duration::MAX - secs(10)));
-        assert_eq!(video.timing_at_rate(4000, Bitrate::ZERO, secs(20)), Timing::Spare(Duration::ZERO));
+        assert_eq!(video.timing_at_rate(4000, Bitrate::ZERO, secs(20)), Timing::InTime(Duration::ZERO));
     }
 }

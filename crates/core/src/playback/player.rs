@@ -55,7 +55,7 @@ pub enum PlayerState {
 pub struct Player {
     profile: MediaProfile,
     thresholds: BufferThresholds,
-    began: Instant,
+    started_at: Instant,
     now: Instant,
     state: PlayerState,
     /// Playing time of earlier parts that the player still has before the first byte of this video.
@@ -68,8 +68,8 @@ pub struct Player {
     playing_time: Duration,
     buffering_time: Duration,
     stalls: u32,
-    first_frame: Option<Instant>,
-    ended: Option<Instant>,
+    first_frame_at: Option<Instant>,
+    ended_at: Option<Instant>,
 }
 
 impl Player {
@@ -78,7 +78,7 @@ impl Player {
         Self {
             profile,
             thresholds,
-            began: now,
+            started_at: now,
             now,
             state: PlayerState::Buffering,
             lead_time: Duration::ZERO,
@@ -88,8 +88,8 @@ impl Player {
             playing_time: Duration::ZERO,
             buffering_time: Duration::ZERO,
             stalls: 0,
-            first_frame: None,
-            ended: None,
+            first_frame_at: None,
+            ended_at: None,
         }
     }
 
@@ -118,9 +118,9 @@ impl Player {
     }
 
     /// Everything before `upto` has arrived at the player.
-    pub fn on_arrival(&mut self, now: Instant, upto: u64) {
+    pub fn on_arrival(&mut self, now: Instant, end: u64) {
         self.advance(now);
-        self.arrived = self.arrived.max(upto.min(self.profile.size().bytes()));
+        self.arrived = self.arrived.max(end.min(self.profile.size().bytes()));
         self.start_if_buffered();
         self.update_reading();
     }
@@ -132,16 +132,16 @@ impl Player {
         self.lead_time = Duration::ZERO;
         self.position = self.profile.time_at(self.arrived);
         self.state = PlayerState::Buffering;
-        self.ended = None;
+        self.ended_at = None;
         self.start_if_buffered();
         self.update_reading();
     }
 
     /// Continues a player that was playing before the model existed: everything before `upto` has arrived, and the
     /// playback position is `position`.
-    pub fn resume_at(&mut self, now: Instant, upto: u64, position: Duration, is_playing: bool) {
+    pub fn resume_at(&mut self, now: Instant, end: u64, position: Duration, is_playing: bool) {
         self.advance(now);
-        self.arrived = upto.min(self.profile.size().bytes());
+        self.arrived = end.min(self.profile.size().bytes());
         self.position = position.min(self.profile.time_at(self.arrived));
         if is_playing {
             self.start_playing();
@@ -224,8 +224,8 @@ impl Player {
 
     /// When the first `upto` bytes must have arrived so that playback is not interrupted from now on. While the player
     /// is buffering, the deadline moves with the time, as I(t) grows.
-    pub fn deadline(&self, upto: u64) -> Instant {
-        let due = self.profile.time_at(upto);
+    pub fn deadline(&self, end: u64) -> Instant {
+        let due = self.profile.time_at(end);
         self.now + self.lead_time + due.saturating_sub(self.position) - self.position.saturating_sub(due)
     }
 
@@ -269,12 +269,12 @@ impl Player {
 
     /// When playback first started.
     pub const fn first_frame(&self) -> Option<Instant> {
-        self.first_frame
+        self.first_frame_at
     }
 
     /// P: total playback time, once the video has ended.
     pub fn playback_time(&self) -> Option<Duration> {
-        self.ended.map(|ended| ended - self.began)
+        self.ended_at.map(|ended| ended - self.started_at)
     }
 
     fn start_if_buffered(&mut self) {
@@ -287,7 +287,7 @@ impl Player {
 
     fn start_playing(&mut self) {
         self.state = PlayerState::Playing;
-        self.first_frame.get_or_insert(self.now);
+        self.first_frame_at.get_or_insert(self.now);
     }
 
     fn stop_if_empty(&mut self) {
@@ -296,7 +296,7 @@ impl Player {
         }
         if self.arrived >= self.profile.size().bytes() {
             self.state = PlayerState::Ended;
-            self.ended = Some(self.now);
+            self.ended_at = Some(self.now);
         } else {
             self.state = PlayerState::Buffering;
             self.stalls += 1;

@@ -62,8 +62,8 @@ impl Stream {
 
     /// Gives work to a link that is about to become idle; returns whether any command was given.
     fn serve_link(&mut self, link: LinkId, slot: ConnSlot) -> bool {
-        if let Some(orphan) = self.unallocated_range() {
-            self.allocate(orphan, link, true);
+        if let Some(unallocated) = self.unallocated_range() {
+            self.allocate(unallocated, link, true);
         }
         if let Some(range) = self.link_mut(link).reserved.pop_front() {
             return self.request_subsegment(link, slot, range);
@@ -76,7 +76,7 @@ impl Stream {
 
     /// Requests a subsegment, or as much of it as may be requested now; the rest stays reserved.
     fn request_subsegment(&mut self, link: LinkId, slot: ConnSlot, range: ByteRange) -> bool {
-        let Some(free) = self.fetch.next_unrequested(range) else {
+        let Some(unrequested) = self.fetch.next_unrequested(range) else {
             // It has arrived or is already requested, or the reader's window ends before it.
             if range.end > self.fetch.request_limit() {
                 self.link_mut(link).reserved.push_front(range);
@@ -84,12 +84,12 @@ impl Stream {
             }
             return true;
         };
-        let Some(asked) = self.fetch.request_on(slot, free) else {
+        let Some(requested) = self.fetch.request_on(slot, unrequested) else {
             self.link_mut(link).reserved.push_front(range);
             return false;
         };
-        if asked.end < range.end {
-            self.link_mut(link).reserved.push_front(ByteRange::new(asked.end, range.end));
+        if requested.end < range.end {
+            self.link_mut(link).reserved.push_front(ByteRange::new(requested.end, range.end));
         }
         self.forward_outputs();
         true
@@ -179,8 +179,8 @@ impl Stream {
             return false;
         }
         let blocking_subsegment = |other: LinkId| {
-            let sub = self.links.get(&other)?.requested().find(|sub| sub.span.contains(self.delivered_end))?;
-            Some((other, self.fetch.missing_bytes(sub.span), self.now.since(sub.started)))
+            let sub = self.links.get(&other)?.requested().find(|sub| sub.range.contains(self.delivered_end))?;
+            Some((other, self.fetch.missing_bytes(sub.range), self.now.since(sub.started_at)))
         };
         let others = self.links.keys().copied().filter(|other| *other != link);
         let Some((other, remaining, age)) = others.into_iter().find_map(blocking_subsegment) else { return false };
@@ -216,8 +216,8 @@ impl Stream {
             return (LinkMode::All, ModeReason::Buffering);
         }
         // The rest of the video includes what is allocated to links and has not arrived.
-        let unfinished: DataSize = self.links.values().map(|state| state.backlog()).sum();
-        let from = self.allocated_end.saturating_sub(unfinished.bytes());
+        let backlog: DataSize = self.links.values().map(|state| state.backlog()).sum();
+        let from = self.allocated_end.saturating_sub(backlog.bytes());
         let remaining = DataSize::from_bytes(self.fetch.total().unwrap_or(from).saturating_sub(from));
         let policy = self.config.greenbag;
         // Apply the fall-back rule to the next segment as well. Otherwise fall-back and chooser would alternate

@@ -34,29 +34,29 @@ pub(super) struct StreamLink {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subsegment {
     pub(super) req: ReqId,
-    pub(super) span: ByteRange,
-    pub(super) started: Instant,
+    pub(super) range: ByteRange,
+    pub(super) started_at: Instant,
     received: DataSize,
 }
 
 impl StreamLink {
     pub(super) fn on_request(&mut self, now: Instant, req: ReqId, range: ByteRange) {
-        self.requested.push_back(Subsegment { req, span: range, started: now, received: DataSize::ZERO });
+        self.requested.push_back(Subsegment { req, range, started_at: now, received: DataSize::ZERO });
     }
 
     pub(super) fn on_bytes(&mut self, now: Instant, req: ReqId, len: DataSize, alpha: Ratio) {
         let Some(at) = self.requested.iter().position(|sub| sub.req == req) else { return };
         let Some(sub) = self.requested.get_mut(at) else { return };
         sub.received += len;
-        if sub.received < sub.span.len() {
+        if sub.received < sub.range.len() {
             return;
         }
-        let (received, elapsed) = (sub.received, now.since(sub.started));
+        let (received, elapsed) = (sub.received, now.since(sub.started_at));
         let goodput = self.measured_goodput(received, elapsed);
         self.unaveraged = (self.unaveraged.0 + received, self.unaveraged.1.saturating_add(elapsed));
         self.requested.remove(at);
         if let Some(next) = self.requested.front_mut() {
-            next.started = now;
+            next.started_at = now;
         }
         self.last_goodput = Some(goodput);
         let (size, time) = self.unaveraged;
@@ -69,11 +69,11 @@ impl StreamLink {
     }
 
     /// Drops canceled and failed requests. The goodput of the present one is kept as the last goodput.
-    pub(super) fn retain(&mut self, now: Instant, mut lives: impl FnMut(ReqId) -> bool) {
-        if self.requested.front().is_some_and(|sub| !lives(sub.req)) {
+    pub(super) fn retain(&mut self, now: Instant, mut is_live: impl FnMut(ReqId) -> bool) {
+        if self.requested.front().is_some_and(|sub| !is_live(sub.req)) {
             self.last_goodput = Some(self.goodput(now));
         }
-        self.requested.retain(|sub| lives(sub.req));
+        self.requested.retain(|sub| is_live(sub.req));
     }
 
     /// Drops requested and reserved ranges; keeps what was learnt about the link.
@@ -85,7 +85,7 @@ impl StreamLink {
     /// G: the goodput of the present subsegment.
     pub(super) fn goodput(&self, now: Instant) -> Bitrate {
         let Some(sub) = self.requested.front() else { return self.last_goodput.unwrap_or_default() };
-        let time = now.since(sub.started);
+        let time = now.since(sub.started_at);
         match self.last_goodput {
             Some(last)
                 if sub.received < MIN_SAMPLE_BYTES
@@ -123,7 +123,7 @@ impl StreamLink {
 
     /// Bytes still missing from requested and reserved ranges.
     pub(super) fn backlog(&self) -> DataSize {
-        let requested: DataSize = self.requested.iter().map(|sub| sub.span.len() - sub.received).sum();
+        let requested: DataSize = self.requested.iter().map(|sub| sub.range.len() - sub.received).sum();
         requested + self.reserved.iter().map(|range| range.len()).sum()
     }
 
@@ -149,7 +149,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    fn span(start: u64, len: u64) -> ByteRange {
+    fn range(start: u64, len: u64) -> ByteRange {
         ByteRange::at(start, DataSize::from_bytes(len))
     }
 
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn a_subsegments_time_begins_at_the_end_of_the_previous_one() {
         let mut link = StreamLink::default();
-        link.on_request(at(0), ReqId(1), span(0, 100_000));
-        link.on_request(at(800), ReqId(2), span(100_000, 100_000));
+        link.on_request(at(0), ReqId(1), range(0, 100_000));
+        link.on_request(at(800), ReqId(2), range(100_000, 100_000));
         link.on_bytes(at(1000), ReqId(1), DataSize::from_bytes(100_000), ALPHA);
         assert_eq!(link.goodput(at(1000)), Bitrate::from_bits_per_sec(800_000));
         link.on_bytes(at(1400), ReqId(2), DataSize::from_bytes(50_000), ALPHA);
@@ -173,11 +173,11 @@ mod tests {
     #[test]
     fn a_burst_does_not_raise_the_goodput() {
         let mut link = StreamLink::default();
-        link.on_request(at(0), ReqId(1), span(0, 100_000));
+        link.on_request(at(0), ReqId(1), range(0, 100_000));
         link.on_bytes(at(800), ReqId(1), DataSize::from_bytes(100_000), ALPHA);
         assert_eq!(link.predicted_goodput(at(800)), Bitrate::from_mbps(1));
         for n in 2..9 {
-            link.on_request(at(800), ReqId(n), span(0, 10_000));
+            link.on_request(at(800), ReqId(n), range(0, 10_000));
             link.on_bytes(at(801), ReqId(n), DataSize::from_bytes(10_000), ALPHA);
         }
         assert_eq!(link.predicted_goodput(at(801)), Bitrate::from_mbps(1));
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn a_stalled_subsegment_no_longer_inherits_the_previous_goodput() {
         let mut link = StreamLink::default();
-        link.on_request(at(0), ReqId(1), span(0, 100_000));
+        link.on_request(at(0), ReqId(1), range(0, 100_000));
         link.on_bytes(at(200), ReqId(1), DataSize::from_bytes(100_000), ALPHA);
-        link.on_request(at(200), ReqId(2), span(100_000, 100_000));
+        link.on_request(at(200), ReqId(2), range(100_000, 100_000));
         assert_eq!(link.goodput(at(250)), Bitrate::from_mbps(4));
         assert_eq!(link.goodput(at(2200)), Bitrate::ZERO);
         assert_eq!(link.time_left(at(2200)), Duration::MAX);

@@ -98,12 +98,12 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    fn link_backlog(link: u16, mbps: u64, unfinished: u64) -> LinkBacklog {
-        let unfinished = DataSize::from_bytes(unfinished);
+    fn link_backlog(link: u16, mbps: u64, backlog: u64) -> LinkBacklog {
+        let unfinished = DataSize::from_bytes(backlog);
         LinkBacklog { link: LinkId(link), goodput: Bitrate::from_mbps(mbps), backlog: unfinished }
     }
 
-    fn span(start: u64, len: u64) -> ByteRange {
+    fn range(start: u64, len: u64) -> ByteRange {
         ByteRange::at(start, DataSize::from_bytes(len))
     }
 
@@ -111,45 +111,45 @@ mod tests {
     fn both_links_finish_together() {
         // Z = 500,000 and b has a backlog Z_u = 100,000: Z_a is 4/6 of 600,000, and b's 200,000 contain the 100,000.
         let parts =
-            divide_segment(span(1000, 500_000), LinkId(0), &[link_backlog(0, 4, 0), link_backlog(1, 2, 100_000)]);
-        assert_eq!(parts, vec![(LinkId(0), span(1000, 400_000)), (LinkId(1), span(401_000, 100_000))]);
+            divide_segment(range(1000, 500_000), LinkId(0), &[link_backlog(0, 4, 0), link_backlog(1, 2, 100_000)]);
+        assert_eq!(parts, vec![(LinkId(0), range(1000, 400_000)), (LinkId(1), range(401_000, 100_000))]);
     }
 
     #[test]
     fn the_earlier_part_goes_to_the_faster_link() {
-        let parts = divide_segment(span(0, 600_000), LinkId(0), &[link_backlog(0, 2, 0), link_backlog(1, 4, 0)]);
-        assert_eq!(parts, vec![(LinkId(1), span(0, 400_000)), (LinkId(0), span(400_000, 200_000))]);
+        let parts = divide_segment(range(0, 600_000), LinkId(0), &[link_backlog(0, 2, 0), link_backlog(1, 4, 0)]);
+        assert_eq!(parts, vec![(LinkId(1), range(0, 400_000)), (LinkId(0), range(400_000, 200_000))]);
     }
 
     #[test]
     fn a_link_that_is_behind_gets_nothing() {
         let parts =
-            divide_segment(span(0, 300_000), LinkId(0), &[link_backlog(0, 3, 0), link_backlog(1, 3, 900_000)]);
-        assert_eq!(parts, vec![(LinkId(0), span(0, 300_000))]);
+            divide_segment(range(0, 300_000), LinkId(0), &[link_backlog(0, 3, 0), link_backlog(1, 3, 900_000)]);
+        assert_eq!(parts, vec![(LinkId(0), range(0, 300_000))]);
         // The other two still finish together: 100,000 of 700,000 bytes are already requested.
         let three = divide_segment(
-            span(0, 600_000),
+            range(0, 600_000),
             LinkId(0),
             &[link_backlog(0, 4, 0), link_backlog(1, 3, 100_000), link_backlog(2, 1, 500_000)],
         );
-        assert_eq!(three, vec![(LinkId(0), span(0, 400_000)), (LinkId(1), span(400_000, 200_000))]);
+        assert_eq!(three, vec![(LinkId(0), range(0, 400_000)), (LinkId(1), range(400_000, 200_000))]);
     }
 
     #[test]
     fn the_requesting_link_gets_a_minimum_part() {
-        let parts = divide_segment(span(0, 500_000), LinkId(0), &[link_backlog(0, 0, 0), link_backlog(1, 5, 0)]);
-        assert_eq!(parts, vec![(LinkId(1), span(0, 500_000 - 8192)), (LinkId(0), span(500_000 - 8192, 8192))]);
+        let parts = divide_segment(range(0, 500_000), LinkId(0), &[link_backlog(0, 0, 0), link_backlog(1, 5, 0)]);
+        assert_eq!(parts, vec![(LinkId(1), range(0, 500_000 - 8192)), (LinkId(0), range(500_000 - 8192, 8192))]);
     }
 
     #[test]
     fn without_measurements_all_parts_are_equal() {
-        let parts = divide_segment(span(0, 100_000), LinkId(0), &[link_backlog(0, 0, 0), link_backlog(1, 0, 0)]);
-        assert_eq!(parts, vec![(LinkId(0), span(0, 50_000)), (LinkId(1), span(50_000, 50_000))]);
+        let parts = divide_segment(range(0, 100_000), LinkId(0), &[link_backlog(0, 0, 0), link_backlog(1, 0, 0)]);
+        assert_eq!(parts, vec![(LinkId(0), range(0, 50_000)), (LinkId(1), range(50_000, 50_000))]);
         assert_eq!(
-            divide_segment(span(0, 5000), LinkId(1), &[link_backlog(0, 1, 0), link_backlog(1, 2, 0)]),
-            vec![(LinkId(1), span(0, 5000))]
+            divide_segment(range(0, 5000), LinkId(1), &[link_backlog(0, 1, 0), link_backlog(1, 2, 0)]),
+            vec![(LinkId(1), range(0, 5000))]
         );
-        assert_eq!(divide_segment(span(0, 5000), LinkId(1), &[]), vec![]);
+        assert_eq!(divide_segment(range(0, 5000), LinkId(1), &[]), vec![]);
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         for size in [1_u64, 9_000, 40_001, 512_000] {
             for (a, b, c) in [(1, 2, 3), (7, 7, 7), (0, 5, 1), (100, 1, 0)] {
                 let parts = divide_segment(
-                    span(77, size),
+                    range(77, size),
                     LinkId(2),
                     &[link_backlog(0, a, 5000), link_backlog(1, b, 90_000), link_backlog(2, c, 0)],
                 );

@@ -64,7 +64,7 @@ pub struct Stream {
     /// Links whose bytes cost money.
     metered_links: BTreeSet<LinkId>,
     mode: LinkMode,
-    planner: Scheduler,
+    scheduler: Scheduler,
     /// End of the bytes that have been divided into segments so far.
     allocated_end: u64,
     delivered_end: u64,
@@ -98,9 +98,9 @@ impl Stream {
         let player = config.video.clone().map(|video| Player::new(video, config.player, Instant::ZERO));
         let mut fetch = Fetch::with_external_control(config.fetch.clone());
         fetch.set_external_control(player.is_some());
-        let mut planner = Scheduler::default();
+        let mut scheduler = Scheduler::default();
         for expected in &config.initial_estimates {
-            planner.add_estimate(*expected);
+            scheduler.add_estimate(*expected);
             fetch.set_standby(expected.link, expected.is_standby);
         }
         Self {
@@ -112,7 +112,7 @@ impl Stream {
             energy_meter: Meter::new(config.energy.clone(), Instant::ZERO),
             metered_links: BTreeSet::new(),
             mode: LinkMode::All,
-            planner,
+            scheduler,
             allocated_end: 0,
             delivered_end: 0,
             all_standby_since: None,
@@ -144,7 +144,7 @@ impl Stream {
 
     /// What was learnt about the links, to be passed to a later run as [`Config::initial_estimates`].
     pub fn estimates(&self) -> Vec<InitialEstimate> {
-        self.planner.estimates()
+        self.scheduler.estimates()
     }
 
     /// Links with requested or reserved bytes outstanding.
@@ -167,7 +167,7 @@ impl Stream {
             fetch::Input::LinkUp { link, profile } => {
                 self.energy_meter.add_link(self.now, *link, profile.kind);
                 let is_spared = profile.metered && self.config.objective == Objective::MeteredBytes;
-                if is_spared && self.config.policy == Policy::Marline && self.planner.start_in_standby(*link) {
+                if is_spared && self.config.policy == Policy::Marline && self.scheduler.start_in_standby(*link) {
                     self.fetch.set_standby(*link, true);
                     self.outputs.push_back(Output::Stream(StreamEvent::Standby {
                         link: *link,
@@ -184,7 +184,7 @@ impl Stream {
             fetch::Input::Data { req, len } => {
                 if let Some(link) = self.fetch.link_of(*req) {
                     self.energy_meter.on_bytes(self.now, link, Direction::Down, *len);
-                    self.planner.on_bytes(link, *len);
+                    self.scheduler.on_bytes(link, *len);
                     let alpha = self.config.greenbag.alpha;
                     self.links.entry(link).or_default().on_bytes(self.now, *req, *len, alpha);
                 }
@@ -239,16 +239,16 @@ impl Stream {
     }
 
     fn deliver(&mut self) {
-        let mut frontier = self.fetch.in_order_end();
+        let mut in_order_end = self.fetch.in_order_end();
         if self.config.policy == Policy::Marline {
-            frontier = self.delivery_limit(frontier);
+            in_order_end = self.delivery_limit(in_order_end);
         }
         if let Some(player) = &mut self.player {
-            player.on_arrival(self.now, frontier);
+            player.on_arrival(self.now, in_order_end);
         }
-        if frontier > self.delivered_end {
-            self.delivered_end = frontier;
-            self.emit(StreamEvent::Deliver { end: frontier });
+        if in_order_end > self.delivered_end {
+            self.delivered_end = in_order_end;
+            self.emit(StreamEvent::Deliver { end: in_order_end });
         }
     }
 
@@ -275,8 +275,9 @@ impl Stream {
             && self.fetch.links_in_service().next().is_some()
             && !self.fetch.links_in_service().any(is_active);
         self.all_standby_since = none_active.then(|| self.all_standby_since.unwrap_or(self.now));
-        let lost = self.all_standby_since.is_some_and(|since| self.now.since(since) >= LINK_CHECK_INTERVAL);
-        if !is_buffering && !lost {
+        let all_links_lost =
+            self.all_standby_since.is_some_and(|since| self.now.since(since) >= LINK_CHECK_INTERVAL);
+        if !is_buffering && !all_links_lost {
             return false;
         }
         let reason = if is_buffering { ModeReason::Buffering } else { ModeReason::LinkLost };
@@ -315,7 +316,7 @@ impl Stream {
             self.forward_outputs();
         }
         if self.config.policy == Policy::Marline {
-            self.timer = Some(self.planner.next_sample_at());
+            self.timer = Some(self.scheduler.next_sample_at());
         } else if self.mode != LinkMode::All {
             self.timer = Some(self.now + LINK_CHECK_INTERVAL);
         }
@@ -331,30 +332,30 @@ impl Machine for Stream {
         self.now = self.now.max(now);
         match input {
             Input::Fetch(input) => self.on_fetch_input(input),
-            Input::Player(PlayerInput::Seek { offset: to }) => self.on_seek(to),
-            Input::Player(PlayerInput::Video { video, player, position, is_playing: plays }) => {
+            Input::Player(PlayerInput::Seek { offset }) => self.on_seek(offset),
+            Input::Player(PlayerInput::Video { video, player, position, is_playing }) => {
                 let mut new_player = Player::new(video, player, self.now);
-                new_player.resume_at(self.now, self.fetch.in_order_end(), position, plays);
+                new_player.resume_at(self.now, self.fetch.in_order_end(), position, is_playing);
                 self.following = Default::default();
                 self.set_player(new_player);
             }
             Input::Player(PlayerInput::MediaSegment {
                 video,
                 player,
-                lead_time: lead,
+                lead_time,
                 position,
-                is_playing: plays,
-                following_bytes: beyond,
-                following_time: plays_on,
+                is_playing,
+                following_bytes,
+                following_time,
             }) => {
                 let mut new_player = Player::new(video, player, self.now);
-                new_player.resume_part(self.now, self.fetch.in_order_end(), lead, position, plays);
-                self.following = (beyond, plays_on);
+                new_player.resume_part(self.now, self.fetch.in_order_end(), lead_time, position, is_playing);
+                self.following = (following_bytes, following_time);
                 self.set_player(new_player);
             }
-            Input::Player(PlayerInput::Position { position, is_playing: plays }) => {
+            Input::Player(PlayerInput::Position { position, is_playing }) => {
                 if let Some(player) = &mut self.player {
-                    player.on_report(self.now, position, plays);
+                    player.on_report(self.now, position, is_playing);
                 }
             }
         }

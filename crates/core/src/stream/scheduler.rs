@@ -139,13 +139,13 @@ impl Stream {
 
     /// Samples the links every half second; returns whether an interval has ended. Runs also before the video is known.
     pub(super) fn sample_links(&mut self) -> bool {
-        if self.now < self.planner.next_sample_at {
+        if self.now < self.scheduler.next_sample_at {
             return false;
         }
-        let delay = self.now.since(self.planner.next_sample_at);
+        let delay = self.now.since(self.scheduler.next_sample_at);
         let time = Forecast::SAMPLE_INTERVAL.saturating_add(delay);
-        self.planner.next_sample_at = self.now + Forecast::SAMPLE_INTERVAL;
-        for (link, history) in &mut self.planner.links {
+        self.scheduler.next_sample_at = self.now + Forecast::SAMPLE_INTERVAL;
+        for (link, history) in &mut self.scheduler.links {
             // Intervals in which the link was idle, or whose tick came much too late, measure nothing.
             if !history.had_idle && !history.is_standby && delay < Forecast::SAMPLE_INTERVAL {
                 history.samples += 1;
@@ -165,18 +165,18 @@ impl Stream {
     fn request_next_piece(&mut self) -> bool {
         let end = self.fetch.request_limit().min(self.fetch.total().unwrap_or(u64::MAX));
         self.pause_all_when_full(end);
-        let mut needy: Vec<(LinkId, ConnSlot)> = self
+        let mut ready_links: Vec<(LinkId, ConnSlot)> = self
             .conn_slots()
             .into_iter()
             .filter(|(_, slot)| !slot.deficit.is_zero() && slot.in_flight / slot.rate.max(MIN_RATE) < MAX_IN_FLIGHT)
             .collect();
-        needy.sort_by_key(|(_, slot)| slot.in_flight / slot.rate);
-        for (link, slot) in needy {
-            let piece = (!self.planner.is_window_full).then(|| self.choose_piece(link, slot, end)).flatten();
+        ready_links.sort_by_key(|(_, slot)| slot.in_flight / slot.rate);
+        for (link, slot) in ready_links {
+            let piece = (!self.scheduler.is_window_full).then(|| self.choose_piece(link, slot, end)).flatten();
             if piece.is_some_and(|piece| self.fetch.request_on(slot, piece).is_some()) {
                 return true;
             }
-            self.planner.mark_idle(link);
+            self.scheduler.mark_idle(link);
         }
         false
     }
@@ -228,12 +228,12 @@ impl Stream {
 
     /// Rule 2: requests a late blocking byte twice; returns whether anything was requested.
     fn duplicate_blocking_byte(&mut self) -> bool {
-        let runs_for = self.player.as_ref().map_or(Duration::ZERO, |player| match player.state() {
+        let buffered_time = self.player.as_ref().map_or(Duration::ZERO, |player| match player.state() {
             PlayerState::Buffering => Duration::ZERO,
             PlayerState::Playing | PlayerState::Ended => player.buffered_time(),
         });
-        runs_for < BUFFER_GUARD
-            && self.fetch.duplicate_if_late(self.delivered_end, runs_for.saturating_sub(DEADLINE_MARGIN))
+        buffered_time < BUFFER_GUARD
+            && self.fetch.duplicate_if_late(self.delivered_end, buffered_time.saturating_sub(DEADLINE_MARGIN))
     }
 
     /// Rules 3, 4 and 7; returns whether any link changed its state.
@@ -246,7 +246,7 @@ impl Stream {
             PlayerState::Playing => {}
         }
         let time_to_end = player.deadline(u64::MAX).since(self.now).saturating_add(self.following.1);
-        let runs_for = player.buffered_time();
+        let buffered_time = player.buffered_time();
         let active = self.active_links();
         if active.is_empty() {
             // At the start no link is up yet, and none counts as lost.
@@ -256,9 +256,9 @@ impl Stream {
             self.fetch.missing_bytes(ByteRange::new(self.delivered_end, self.fetch.total().unwrap_or(u64::MAX)))
                 + self.following.0;
         // Rule 4: below the guard, activate a link unless the active ones certainly suffice.
-        if runs_for < self.buffer_guard(&active) {
+        if buffered_time < self.buffer_guard(&active) {
             let others = self.expected_bytes(&active, time_to_end.saturating_sub(DEADLINE_MARGIN / 2));
-            let known = active.iter().all(|link| self.planner.forecast(*link).steps() >= MIN_SAMPLES);
+            let known = active.iter().all(|link| self.scheduler.forecast(*link).steps() >= MIN_SAMPLES);
             let enough = if known {
                 remaining <= others.mean - others.std_dev
             } else {
@@ -275,16 +275,16 @@ impl Stream {
             return false;
         };
         let others: Vec<LinkId> = active.into_iter().filter(|link| *link != costly).collect();
-        let is_known = |link: &LinkId| self.planner.forecast(*link).steps() >= MIN_SAMPLES;
+        let is_known = |link: &LinkId| self.scheduler.forecast(*link).steps() >= MIN_SAMPLES;
         if others.is_empty() || !is_known(&costly) || !others.iter().all(is_known) {
             return false;
         }
         // If a remaining link may have an outage, the buffer must be able to bridge it.
-        let had_outage = |link: &LinkId| self.planner.links.get(link).is_some_and(|history| history.had_outage);
-        if others.iter().any(had_outage) && runs_for < OUTAGE_BUFFER.min(time_to_end) {
+        let had_outage = |link: &LinkId| self.scheduler.links.get(link).is_some_and(|history| history.had_outage);
+        if others.iter().any(had_outage) && buffered_time < OUTAGE_BUFFER.min(time_to_end) {
             return false;
         }
-        let forecast = self.planner.forecast(costly);
+        let forecast = self.scheduler.forecast(costly);
         let cheapest_price = others
             .iter()
             .map(|link| self.price_per_megabyte(*link, self.mean_rate(*link)))
@@ -310,7 +310,7 @@ impl Stream {
     pub(super) fn activate_before_control(&mut self) -> bool {
         // Links come up one after the other; at the start none counts as lost.
         let is_young = self.now < Instant::ZERO + Forecast::SAMPLE_INTERVAL;
-        if is_young || !self.planner.links.values().any(|history| history.is_standby) {
+        if is_young || !self.scheduler.links.values().any(|history| history.is_standby) {
             return false;
         }
         let Some(player) = self.player.as_ref() else {
@@ -320,11 +320,11 @@ impl Stream {
         if self.can_defer(player) && !self.active_links().is_empty() {
             return false;
         }
-        let (is_playing, runs_for) = (player.state() == PlayerState::Playing, player.buffered_time());
+        let (is_playing, buffered_time) = (player.state() == PlayerState::Playing, player.buffered_time());
         match (is_playing, self.active_links().is_empty()) {
             (false, _) => self.activate_all(ModeReason::Buffering),
             (true, true) => self.activate_all(ModeReason::LinkLost),
-            (true, false) => runs_for < BUFFER_GUARD && self.activate_cheapest(),
+            (true, false) => buffered_time < BUFFER_GUARD && self.activate_cheapest(),
         }
     }
 
@@ -344,7 +344,7 @@ impl Stream {
     /// Expected rate of all links that may be used together; `None` while one of them has too few samples.
     pub fn rate_forecast(&self) -> Option<RateForecast> {
         let links = self.fetch.links_in_service().filter(|link| self.fetch.may_use(*link));
-        let forecasts: Vec<Forecast> = links.map(|link| self.planner.forecast(link)).collect();
+        let forecasts: Vec<Forecast> = links.map(|link| self.scheduler.forecast(link)).collect();
         let known = !forecasts.is_empty() && forecasts.iter().all(|forecast| forecast.steps() >= MIN_SAMPLES);
         let second = Duration::from_secs(1);
         known.then(|| RateForecast {
@@ -354,32 +354,33 @@ impl Stream {
     }
 
     /// Rule 6: end of the in-order bytes that may be delivered to the player.
-    pub(super) fn delivery_limit(&mut self, frontier: u64) -> u64 {
+    pub(super) fn delivery_limit(&mut self, in_order_end: u64) -> u64 {
         let Some(player) = self.player.as_ref().filter(|player| player.first_frame().is_none()) else {
-            return frontier;
+            return in_order_end;
         };
         let starts_at = player.arrived().max(self.config.player.low.bytes().saturating_sub(1));
-        if !self.config.may_delay_start || frontier <= starts_at {
-            return frontier;
+        if !self.config.may_delay_start || in_order_end <= starts_at {
+            return in_order_end;
         }
         let links: Vec<LinkId> = self.fetch.links_in_service().collect();
-        if links.iter().any(|link| self.planner.forecast(*link).steps() < MIN_SAMPLES) {
-            return frontier;
+        if links.iter().any(|link| self.scheduler.forecast(*link).steps() < MIN_SAMPLES) {
+            return in_order_end;
         }
         // Compare the missing bytes with what the links deliver while the video plays.
-        let remaining = self.fetch.missing_bytes(ByteRange::new(frontier, self.fetch.total().unwrap_or(u64::MAX)));
+        let remaining =
+            self.fetch.missing_bytes(ByteRange::new(in_order_end, self.fetch.total().unwrap_or(u64::MAX)));
         let time = player.profile().duration().saturating_sub(player.position());
         let shortfall = remaining - self.expected_bytes(&links, time.saturating_sub(DEADLINE_MARGIN)).mean;
-        let max_error = links.iter().map(|link| self.planner.forecast(*link).std_error(time)).sum::<DataSize>()
+        let max_error = links.iter().map(|link| self.scheduler.forecast(*link).std_error(time)).sum::<DataSize>()
             * CONFIDENCE_STD_ERRORS;
         // Begin to hold back only if the shortfall is certain; continue as long as one is expected.
-        let threshold = if self.planner.start_held.is_some() { DataSize::ZERO } else { max_error };
+        let threshold = if self.scheduler.start_held.is_some() { DataSize::ZERO } else { max_error };
         if shortfall <= threshold {
-            return frontier;
+            return in_order_end;
         }
-        let (since, initial_shortfall) = *self.planner.start_held.get_or_insert((self.now, shortfall));
+        let (since, initial_shortfall) = *self.scheduler.start_held.get_or_insert((self.now, shortfall));
         if max_error > initial_shortfall || self.now.since(since) >= MAX_START_DELAY {
-            return frontier;
+            return in_order_end;
         }
         starts_at
     }
@@ -387,7 +388,7 @@ impl Stream {
     /// Rule 5: pauses all links while the reader's window is full.
     fn pause_all_when_full(&mut self, end: u64) {
         let Some(player) = self.player.as_ref().filter(|player| player.state() == PlayerState::Playing) else {
-            self.planner.is_window_full = false;
+            self.scheduler.is_window_full = false;
             return;
         };
         let full = self.fetch.total().is_some_and(|total| end < total)
@@ -407,15 +408,15 @@ impl Stream {
                 .filter_map(|link| self.tariff(link))
                 .map(|tariff| tariff.tail.time());
             let sleep = (window / 4 * 3) / player.profile().mean_rate();
-            self.planner.is_window_full = sleep > tails.max().unwrap_or_default();
+            self.scheduler.is_window_full = sleep > tails.max().unwrap_or_default();
         } else if left < window / 4 || player.buffered_time() < FADING_BUFFER_GUARD {
-            self.planner.is_window_full = false;
+            self.scheduler.is_window_full = false;
         }
     }
 
     /// Links that are up and not on standby.
     fn active_links(&self) -> Vec<LinkId> {
-        let used = |link: &LinkId| !self.planner.is_standby(*link) && self.fetch.is_up(*link);
+        let used = |link: &LinkId| !self.scheduler.is_standby(*link) && self.fetch.is_up(*link);
         self.fetch.links_in_service().filter(used).collect()
     }
 
@@ -425,13 +426,13 @@ impl Stream {
     }
 
     fn mean_rate(&self, link: LinkId) -> Bitrate {
-        self.planner.forecast(link).mean_rate()
+        self.scheduler.forecast(link).mean_rate()
     }
 
     fn expected_bytes(&self, links: &[LinkId], time: Duration) -> ExpectedBytes {
         links
             .iter()
-            .map(|link| self.planner.forecast(*link).expected_bytes(time))
+            .map(|link| self.scheduler.forecast(*link).expected_bytes(time))
             .fold(ExpectedBytes::default(), ExpectedBytes::combined)
     }
 
@@ -444,12 +445,12 @@ impl Stream {
     /// Rule 4: buffer below which standby links may be activated.
     fn buffer_guard(&self, used: &[LinkId]) -> Duration {
         let sum = |rate: fn(&Forecast) -> Bitrate| {
-            used.iter().map(|link| rate(&self.planner.forecast(*link))).sum::<Bitrate>()
+            used.iter().map(|link| rate(&self.scheduler.forecast(*link))).sum::<Bitrate>()
         };
         let is_fading = sum(Forecast::current_rate) * 3 < sum(Forecast::mean_rate);
         let media_rate = self.player.as_ref().map(|player| player.profile().mean_rate()).unwrap_or_default();
         let standby_rates = self
-            .planner
+            .scheduler
             .links
             .values()
             .filter(|history| history.is_standby)
@@ -461,14 +462,14 @@ impl Stream {
     }
 
     fn activate_cheapest(&mut self) -> bool {
-        let standby = self.planner.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link);
+        let standby = self.scheduler.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link);
         let cheapest = standby.min_by_key(|link| (self.price_per_megabyte(*link, self.mean_rate(*link)), *link));
         cheapest.is_some_and(|link| self.set_standby(link, false, ModeReason::BufferLow))
     }
 
     pub(super) fn activate_all(&mut self, reason: ModeReason) -> bool {
         let standby: Vec<LinkId> =
-            self.planner.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link).collect();
+            self.scheduler.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link).collect();
         let mut changed = false;
         for link in standby {
             changed |= self.set_standby(link, false, reason);
@@ -477,7 +478,7 @@ impl Stream {
     }
 
     fn set_standby(&mut self, link: LinkId, standby: bool, reason: ModeReason) -> bool {
-        let Some(history) = self.planner.links.get_mut(&link) else { return false };
+        let Some(history) = self.scheduler.links.get_mut(&link) else { return false };
         (history.is_standby, history.had_idle) = (standby, true);
         if !self.fetch.set_standby(link, standby) {
             return false;

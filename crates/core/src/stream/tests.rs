@@ -89,9 +89,9 @@ impl TestDriver {
                 Output::Fetch(fetch::Output::Done) => self.done = true,
                 Output::Fetch(fetch::Output::Failed(failure)) => panic!("{failure:?}"),
                 Output::Fetch(_) => {}
-                Output::Stream(StreamEvent::Deliver { end: upto }) => {
-                    assert!(upto > self.delivered, "delivered in order");
-                    self.delivered = upto;
+                Output::Stream(StreamEvent::Deliver { end }) => {
+                    assert!(end > self.delivered, "delivered in order");
+                    self.delivered = end;
                 }
                 Output::Stream(event) => self.events.push(event),
             }
@@ -268,7 +268,7 @@ fn a_stream_waits_for_a_player_that_pauses_for_minutes() {
 
 impl TestDriver {
     /// Starts again with another configuration on the same links; `metered` applies to LTE.
-    fn restart_with(mut self, config: Config, metered: bool) -> Self {
+    fn with_config(mut self, config: Config, metered: bool) -> Self {
         self.stream = Stream::new(config);
         self.conns.clear();
         for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
@@ -284,7 +284,7 @@ fn a_stream_behaves_as_a_download_until_the_video_is_known() {
     let driver = TestDriver::new(Policy::Marline, 30_000_000, 60, [300, 400]);
     let config = driver.stream.config.clone();
     let (video, player) = (config.video.clone().unwrap(), config.player);
-    let mut driver = driver.restart_with(Config { video: None, ..config }, false);
+    let mut driver = driver.with_config(Config { video: None, ..config }, false);
     driver.run(6000);
     assert!(driver.events.is_empty() && driver.player_is_unknown());
     assert!(driver.received_over(LTE) > 1_500_000, "both links are used");
@@ -312,12 +312,12 @@ impl TestDriver {
 #[test]
 fn the_objective_decides_which_link_goes_on_standby() {
     // Either link alone would suffice.
-    let standby_link = |minimise, metered, prices: &[(LinkId, u64)]| {
+    let standby_link = |objective, metered, prices: &[(LinkId, u64)]| {
         let driver = TestDriver::new(Policy::Marline, 20_000_000, 40, [800, 800]);
         let prices =
             prices.iter().map(|(link, micros_per_gb)| LinkPrice { link: *link, micros_per_gb: *micros_per_gb });
-        let config = Config { objective: minimise, prices: prices.collect(), ..driver.stream.config.clone() };
-        let mut driver = driver.restart_with(config, metered);
+        let config = Config { objective, prices: prices.collect(), ..driver.stream.config.clone() };
+        let mut driver = driver.with_config(config, metered);
         driver.run(8000);
         driver.events.iter().find_map(|event| match event {
             StreamEvent::Standby { link, standby: true, .. } => Some(*link),
@@ -378,7 +378,7 @@ fn standby_of_the_costly_link_depends_on_the_following_parts() {
             is_standby: standby && link == LTE,
         });
         let mut driver =
-            driver.restart_with(Config { video: None, initial_estimates: expected.to_vec(), ..config }, false);
+            driver.with_config(Config { video: None, initial_estimates: expected.to_vec(), ..config }, false);
         driver.handle(PlayerInput::MediaSegment {
             video,
             player,
@@ -415,7 +415,7 @@ fn the_metered_link_carries_nothing_while_the_other_link_suffices() {
     let metered = |rates: [u64; 2]| {
         let driver = TestDriver::new(Policy::Marline, 10_000_000, 40, rates);
         let config = Config { objective: Objective::MeteredBytes, ..driver.stream.config.clone() };
-        let mut driver = driver.restart_with(config, true);
+        let mut driver = driver.with_config(config, true);
         driver.run(60_000);
         (driver.received_over(LTE), driver.player().stalls(), driver.done)
     };

@@ -38,7 +38,7 @@ use alloc::vec::Vec;
 /// Bytes of one record; the header is padded to a multiple of this length.
 pub const RECORD_LEN: usize = 32;
 /// Longest validator that is stored. chosen: real ones are below 100 bytes; with a longer one there is no journal.
-pub const VALIDATOR_MAX: usize = 4096;
+pub const MAX_VALIDATOR_LEN: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"MARLINEJ";
 /// Format version. Version 1 had checksums instead of MACs.
@@ -171,7 +171,7 @@ impl Header {
         }
         let fixed: &[u8; FIXED_LEN] = bytes.first_chunk().ok_or(HeaderError::NotAuthentic)?;
         let len = u32::from_le_bytes(bytes_at(fixed, 12)) as usize;
-        if len > VALIDATOR_MAX {
+        if len > MAX_VALIDATOR_LEN {
             return Err(HeaderError::NotAuthentic);
         }
         let (covered, rest) = bytes.split_at_checked(FIXED_LEN + len).ok_or(HeaderError::NotAuthentic)?;
@@ -324,7 +324,7 @@ mod tests {
         for len in 0..covered {
             assert!(Header::parse(&good[..len], mac).is_err(), "{len} bytes");
         }
-        let long = Header { validator: StoredValidator::Etag("x".repeat(VALIDATOR_MAX + 1)), ..header() };
+        let long = Header { validator: StoredValidator::Etag("x".repeat(MAX_VALIDATOR_LEN + 1)), ..header() };
         assert_eq!(Header::parse(&long.emit(mac).0, mac), Err(HeaderError::NotAuthentic));
     }
 

@@ -34,7 +34,7 @@ use super::fs_quirks;
 use super::fsync_thread::FsyncThread;
 use super::mac_key::{KeyError, MacKey};
 use marline_net::atomic_file::sync_directory;
-use marline_net::random::random;
+use marline_net::random::random_bytes;
 
 /// File systems that reserve extents in a millisecond: ext4, XFS, F2FS. Measured for 512 MB in pieces of 64 KiB, CPU
 /// without and with: ext4 0.14 to 0.24 s and 0.10 s, 1 ms of it at once. tmpfs, which is not here: 0.18 s and
@@ -237,7 +237,7 @@ impl FileSystem for OsFileSystem {
 
     fn set_tag(&self, file: &File) {
         // Where that fails, the inode has to do.
-        let _ = random::<16>().map(|tag| rustix::fs::fsetxattr(file, PART_XATTR, &tag, XattrFlags::empty()));
+        let _ = random_bytes::<16>().map(|tag| rustix::fs::fsetxattr(file, PART_XATTR, &tag, XattrFlags::empty()));
     }
 
     fn file_id(&self, file: &File) -> [u8; 16] {
@@ -390,7 +390,7 @@ impl FileSystem for OsFileSystem {
 
     fn nonce(&self) -> u64 {
         let since = || std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-        random::<16>().map_or_else(|_| since() as u64, |bytes| u128::from_le_bytes(bytes) as u64)
+        random_bytes::<16>().map_or_else(|_| since() as u64, |bytes| u128::from_le_bytes(bytes) as u64)
     }
 
     fn preallocate(&self, file: &File, len: u64) -> io::Result<()> {

@@ -19,8 +19,8 @@ use sha2::Sha256;
 
 use marline_core::wire::download_journal::Mac;
 
-use marline_net::atomic_file::create_in;
-use marline_net::random::random;
+use marline_net::atomic_file::create_new_in;
+use marline_net::random::random_bytes;
 
 const FILE_NAME: &str = "resume.key";
 const KEY_LEN: usize = 32;
@@ -188,7 +188,7 @@ fn read_key(dir: &File, path: &Path) -> Result<Option<MacKey>, KeyError> {
 /// Makes a key, and never replaces one of another process. A file with two names is not safe to read, so the file has one at
 /// any time; only where the file system knows no such rename does it have two for a moment.
 fn create_key(dir: &File) -> io::Result<()> {
-    match create_in(dir, FILE_NAME.as_ref(), &random::<KEY_LEN>()?, 0o600) {
+    match create_new_in(dir, FILE_NAME.as_ref(), &random_bytes::<KEY_LEN>()?, 0o600) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     }

@@ -236,7 +236,7 @@ impl Store {
     /// When it is closed.
     pub fn stdout() -> Result<Self, StoreError> {
         let path = PathBuf::from("standard output");
-        if marline_sys::early::is_stdout_closed() {
+        if marline_sys::pre_main::is_stdout_closed() {
             return Err(StoreError::io(&path, "opening", rustix::io::Errno::BADF.into()));
         }
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(|e| StoreError::io(&path, "opening", e))?;

@@ -166,7 +166,7 @@ impl<D: FileSystem> PartialFile<D> {
     ) -> Result<(), StoreError> {
         self.total = total.map(DataSize::bytes);
         let is_storable =
-            |validator: &&Validator| validator.if_range_value().len() <= download_journal::VALIDATOR_MAX;
+            |validator: &&Validator| validator.if_range_value().len() <= download_journal::MAX_VALIDATOR_LEN;
         let identified = self.total.zip(validator.filter(is_storable).cloned());
         let identity = identified.map(|(total, validator)| JournalIdentity {
             total,
@@ -190,7 +190,7 @@ impl<D: FileSystem> PartialFile<D> {
         let Some(identity) = &mut self.identity else { return Ok(None) };
         let is_of_it = matches!(&identity.validator, Validator::Etag(tag) if tag == etag);
         let is_short =
-            etag.len() + 1 + modified.len() <= download_journal::VALIDATOR_MAX && !modified.contains('\n');
+            etag.len() + 1 + modified.len() <= download_journal::MAX_VALIDATOR_LEN && !modified.contains('\n');
         if !is_of_it || !is_short || identity.last_modified.as_deref() == Some(modified) {
             return Ok(None);
         }

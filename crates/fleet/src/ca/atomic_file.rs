@@ -47,7 +47,7 @@ pub(super) fn make_dir(dir: &Path) -> Result<(), CaError> {
     match DirBuilder::new()
         .mode(0o700)
         .create(dir)
-        .and_then(|()| atomic_file::sync_directory(atomic_file::parent(dir)))
+        .and_then(|()| atomic_file::sync_directory(atomic_file::parent_dir(dir)))
     {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(CaError::File { path: dir.into(), error }),
         _ => Ok(()),
@@ -60,7 +60,7 @@ pub(super) fn remove_temp_files(dir: &Path) -> Result<(), CaError> {
         let entry = entry.map_err(CaError::file(dir))?;
         let name = entry.file_name();
         let is_left =
-            name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(atomic_file::TEMPORARY));
+            name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(atomic_file::TEMP_SUFFIX));
         if is_left {
             std::fs::remove_file(entry.path()).map_err(CaError::file(entry.path()))?;
         }
@@ -116,7 +116,7 @@ pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaErro
 
 /// Creates a file atomically, unless one of this name exists.
 pub(super) fn create(path: &Path, bytes: &[u8], mode: u32, help: &'static str) -> Result<(), CaError> {
-    match atomic_file::create(path, bytes, mode) {
+    match atomic_file::create_new(path, bytes, mode) {
         Err(FileError { path, error }) if error.kind() == ErrorKind::AlreadyExists => {
             Err(CaError::Exists { path, help })
         }

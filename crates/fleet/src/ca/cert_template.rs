@@ -121,8 +121,8 @@ struct TemplateRepr {
 
 impl From<CertTemplate> for TemplateRepr {
     fn from(template: CertTemplate) -> Self {
-        let CertTemplate { identity, addresses, lifetime: life } = template;
-        Self { identity, addresses, lifetime: format!("{}s", life.as_secs()) }
+        let CertTemplate { identity, addresses, lifetime } = template;
+        Self { identity, addresses, lifetime: format!("{}s", lifetime.as_secs()) }
     }
 }
 
@@ -138,7 +138,7 @@ impl TryFrom<TemplateRepr> for CertTemplate {
 mod tests {
     use super::*;
 
-    fn grant(identity: &str, addresses: &[&str], seconds: u64) -> Result<CertTemplate, String> {
+    fn template(identity: &str, addresses: &[&str], seconds: u64) -> Result<CertTemplate, String> {
         let addresses = addresses.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let life = Duration::from_secs(seconds);
         CertTemplate::new(identity.parse()?, addresses, life).map_err(|error| error.to_string())
@@ -146,20 +146,20 @@ mod tests {
 
     #[test]
     fn servers_need_addresses_and_clients_have_none() {
-        assert!(grant("marline://edge/a", &[], 60).is_ok());
-        assert!(grant("marline://relay/a", &["r.example", "192.0.2.1", "2001:db8::1"], 60).is_ok());
-        assert!(grant("marline://edge/a", &["r.example"], 60).unwrap_err().contains("has no addresses"));
-        assert!(grant("marline://fleet/a", &[], 60).unwrap_err().contains("needs an address"));
-        assert!(grant("marline://relay/a", &["r.example:443"], 60).unwrap_err().contains("without a port"));
-        assert!(grant("marline://relay/a", &["*.example"], 60).is_err());
+        assert!(template("marline://edge/a", &[], 60).is_ok());
+        assert!(template("marline://relay/a", &["r.example", "192.0.2.1", "2001:db8::1"], 60).is_ok());
+        assert!(template("marline://edge/a", &["r.example"], 60).unwrap_err().contains("has no addresses"));
+        assert!(template("marline://fleet/a", &[], 60).unwrap_err().contains("needs an address"));
+        assert!(template("marline://relay/a", &["r.example:443"], 60).unwrap_err().contains("without a port"));
+        assert!(template("marline://relay/a", &["*.example"], 60).is_err());
     }
 
     #[test]
     fn the_lifetime_is_limited_and_a_template_survives_serialization() {
         for seconds in [0, 59, 3650 * 86_400 + 1] {
-            assert!(grant("marline://edge/a", &[], seconds).unwrap_err().contains("must be 1min"));
+            assert!(template("marline://edge/a", &[], seconds).unwrap_err().contains("must be 1min"));
         }
-        let one = grant("marline://relay/a", &["r.example", "192.0.2.1"], 3600).unwrap();
+        let one = template("marline://relay/a", &["r.example", "192.0.2.1"], 3600).unwrap();
         let text = serde_json::to_string(&one).unwrap();
         assert_eq!(
             text,

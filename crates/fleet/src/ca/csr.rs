@@ -55,7 +55,7 @@ impl CertRequest {
         Ok(Self { key })
     }
 
-    pub(super) fn key(&self) -> &SubjectPublicKeyInfo {
+    pub(super) fn public_key(&self) -> &SubjectPublicKeyInfo {
         &self.key
     }
 }
@@ -116,9 +116,9 @@ mod tests {
         let new = KeyWithRequest::generate().unwrap();
         let der = CertificateSigningRequestDer::from_pem_slice(new.request.as_bytes()).unwrap();
         let (pem, der) = (CertRequest::parse(new.request.as_bytes()).unwrap(), CertRequest::parse(&der).unwrap());
-        assert_eq!(pem.key(), der.key());
+        assert_eq!(pem.public_key(), der.public_key());
         let pair = KeyPair::from_pem(new.key.reveal()).unwrap();
-        assert_eq!(pem.key().subject_public_key_info(), pair.subject_public_key_info());
+        assert_eq!(pem.public_key().subject_public_key_info(), pair.subject_public_key_info());
         assert!(!format!("{new:?}").contains("PRIVATE"));
     }
 
@@ -133,8 +133,8 @@ mod tests {
         assert_eq!(refused(&forged), "the certificate request is not signed with its own key");
         // A request with its key replaced by another one's.
         let other = KeyWithRequest::generate().unwrap();
-        let other = CertRequest::parse(other.request.as_bytes()).unwrap().key().subject_public_key_info();
-        let own_key = CertRequest::parse(&der).unwrap().key().subject_public_key_info();
+        let other = CertRequest::parse(other.request.as_bytes()).unwrap().public_key().subject_public_key_info();
+        let own_key = CertRequest::parse(&der).unwrap().public_key().subject_public_key_info();
         let at = der.windows(own_key.len()).position(|part| part == own_key).unwrap();
         let mut swapped = der.clone();
         swapped[at..at + own_key.len()].copy_from_slice(&other);

@@ -20,7 +20,7 @@ pub trait UsedTokens {
     ///
     /// # Errors
     /// If it is unknown whether the nonce was used; the token must then be rejected.
-    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError>;
+    fn mark_used(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError>;
 }
 
 impl Authority {
@@ -40,7 +40,7 @@ impl Authority {
             CaError::Request(text) => EnrolError::Request(text),
             error => EnrolError::Authority(error),
         })?;
-        if !used_tokens.claim(token.nonce, token.expires_at)? {
+        if !used_tokens.mark_used(token.nonce, token.expires_at)? {
             return Err(EnrolError::Used);
         }
         Ok(self.issue(&token.template, &request, now)?)

@@ -54,7 +54,7 @@ impl Authority {
         request: &CertRequest,
         now: UtcSeconds,
     ) -> Result<IssuedChain, CaError> {
-        self.certify(template, request.key(), now)
+        self.certify(template, request.public_key(), now)
     }
 
     /// Creates a key and certifies it, for members that are set up by hand.
@@ -162,7 +162,7 @@ impl MemberFiles {
     ///
     /// # Errors
     /// If one of them exists already, except a ca.pem that contains the same authority.
-    pub fn check(&self, authority: &CertificateDer<'_>, with_key: bool) -> Result<(), CaError> {
+    pub fn check_can_write(&self, authority: &CertificateDer<'_>, with_key: bool) -> Result<(), CaError> {
         let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: EXISTS_HELP });
         if self.certificate.exists() {
             return taken(&self.certificate);
@@ -217,7 +217,7 @@ impl MemberFiles {
         (authority, bundle): (&CertificateDer<'_>, &str),
         key: Option<&KeyPem>,
     ) -> Result<(), CaError> {
-        self.check(authority, key.is_some())?;
+        self.check_can_write(authority, key.is_some())?;
         if let Some(key) = key {
             atomic_file::create(&self.key, key.reveal().as_bytes(), atomic_file::SECRET_MODE, EXISTS_HELP)?;
         }

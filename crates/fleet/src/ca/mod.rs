@@ -200,7 +200,7 @@ impl Authority {
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn issued(&self, now: UtcSeconds) -> Result<Vec<(IssuedCert, CertState)>, CaError> {
+    pub fn issued_certs(&self, now: UtcSeconds) -> Result<Vec<(IssuedCert, CertState)>, CaError> {
         let revoked = self.crl()?.revoked;
         let state = |issued: &IssuedCert| match issued {
             _ if issued.not_after < now => CertState::Expired,

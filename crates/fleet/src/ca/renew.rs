@@ -97,8 +97,8 @@ impl Authority {
             )));
         }
         if self.not_after() <= validity.not_after {
-            let with = format!("{identity}: the authority itself ends at {}", self.not_after());
-            return Err(RenewError::NotDue(with));
+            let text = format!("{identity}: the authority itself ends at {}", self.not_after());
+            return Err(RenewError::NotDue(text));
         }
         let serial = Serial::of(parsed.raw_serial()).ok_or_else(|| {
             not_allowed("its serial number is not of the form that this authority issues".to_owned())
@@ -158,7 +158,7 @@ mod tests {
         "2026-10-02T12:00:00Z".parse().unwrap()
     }
 
-    fn grant() -> CertTemplate {
+    fn template() -> CertTemplate {
         let addresses = ["r.example", "192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap());
         CertTemplate::new("marline://relay/fra-1".parse().unwrap(), addresses.into(), 30 * DAY).unwrap()
     }
@@ -167,7 +167,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::init(&dir.path().join("ca"), "test", now()).unwrap();
         let request = CertRequest::parse(KeyWithRequest::generate().unwrap().request.as_bytes()).unwrap();
-        let chain = authority.issue(&grant(), &request, now()).unwrap();
+        let chain = authority.issue(&template(), &request, now()).unwrap();
         (dir, authority, chain)
     }
 
@@ -190,8 +190,8 @@ mod tests {
             (parsed.public_key().raw.to_vec(), addresses(&parsed).unwrap(), Identity::of(certificate).unwrap())
         };
         assert_eq!(key(&next.certificate), key(&chain.certificate));
-        assert_eq!(key(&next.certificate).1, grant().addresses());
-        let list = authority.issued(later).unwrap();
+        assert_eq!(key(&next.certificate).1, template().addresses());
+        let list = authority.issued_certs(later).unwrap();
         assert_eq!((list.len(), list[1].0.renews), (2, Some(chain.record.serial)));
         assert_eq!(list[1].0, next.record);
         // The renewed certificate can be renewed in turn.
@@ -206,13 +206,13 @@ mod tests {
         assert!(matches!(message(&chain.certificate, now().saturating_add(19 * DAY)), RenewError::NotDue(_)));
         let over = message(&chain.certificate, now().saturating_add(31 * DAY));
         assert!(matches!(&over, RenewError::NotAllowed(text) if text.contains("expired at")), "{over}");
-        let (_other, _, strange) = fresh();
-        let strange = message(&strange.certificate, now().saturating_add(21 * DAY));
+        let (_other, _, foreign) = fresh();
+        let strange = message(&foreign.certificate, now().saturating_add(21 * DAY));
         assert!(strange.to_string().contains("not from this authority"), "{strange}");
         authority.revoke(chain.record.serial, now()).unwrap();
         let revoked = message(&chain.certificate, now().saturating_add(21 * DAY));
         assert!(revoked.to_string().contains("has been revoked"), "{revoked}");
-        assert_eq!(authority.issued(now()).unwrap().len(), 1, "no further certificate was issued");
+        assert_eq!(authority.issued_certs(now()).unwrap().len(), 1, "no further certificate was issued");
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
             authority.renew(&chain.certificate, later).unwrap();
         }
         assert!(authority.renew(&chain.certificate, later).unwrap_err().to_string().contains("enrol again"));
-        assert_eq!(authority.issued(later).unwrap().len(), MAX_RENEWALS + 1);
+        assert_eq!(authority.issued_certs(later).unwrap().len(), MAX_RENEWALS + 1);
     }
 
     #[test]
@@ -233,8 +233,12 @@ mod tests {
         let next = authority.renew(&chain.certificate, later).unwrap();
         let last = authority.renew(&next.certificate, later.saturating_add(21 * DAY)).unwrap();
         authority.revoke(next.record.serial, later.saturating_add(21 * DAY)).unwrap();
-        let states: Vec<CertState> =
-            authority.issued(later.saturating_add(21 * DAY)).unwrap().into_iter().map(|(_, state)| state).collect();
+        let states: Vec<CertState> = authority
+            .issued_certs(later.saturating_add(21 * DAY))
+            .unwrap()
+            .into_iter()
+            .map(|(_, state)| state)
+            .collect();
         assert_eq!(states, [CertState::Expired, CertState::Revoked, CertState::Revoked]);
         let list = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
         assert!(list.is_revoked(last.record.serial.as_bytes()) && !list.is_revoked(chain.record.serial.as_bytes()));
@@ -245,7 +249,7 @@ mod tests {
         let (_dir, authority, _) = fresh();
         let late = authority.not_after().saturating_sub(25 * DAY);
         let request = CertRequest::parse(KeyWithRequest::generate().unwrap().request.as_bytes()).unwrap();
-        let chain = authority.issue(&grant(), &request, late).unwrap();
+        let chain = authority.issue(&template(), &request, late).unwrap();
         let message = authority.renew(&chain.certificate, late.saturating_add(20 * DAY)).unwrap_err();
         assert!(
             matches!(&message, RenewError::NotDue(text) if text.contains("the authority itself ends")),

@@ -94,7 +94,7 @@ fn an_interrupted_creation_is_completed_from_any_step() {
         let authority = Authority::init(&dir, "test fleet", now()).unwrap();
         authority.issue(&edge_template(), &CertRequest::parse(&new_request()).unwrap(), now()).unwrap();
         let again = Authority::open(&dir).unwrap();
-        assert_eq!(again.issued(now()).unwrap().len(), 1);
+        assert_eq!(again.issued_certs(now()).unwrap().len(), 1);
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 4, "no temporary file remains");
     }
 }
@@ -189,8 +189,8 @@ fn files_of_a_member_are_written_once_and_its_key_is_private() {
     assert_eq!(std::fs::read(&files.key).unwrap(), before);
     let (_other_home, other) = new_authority();
     let second = MemberFiles::of(home.path(), &"cam-8".parse().unwrap()).unwrap();
-    assert!(second.check(authority.certificate(), true).is_ok());
-    assert!(matches!(second.check(other.certificate(), true), Err(CaError::Exists { .. })));
+    assert!(second.check_can_write(authority.certificate(), true).is_ok());
+    assert!(matches!(second.check_can_write(other.certificate(), true), Err(CaError::Exists { .. })));
     assert!(MemberFiles::of(home.path(), &"ca".parse().unwrap()).is_err());
 }
 
@@ -212,7 +212,7 @@ fn a_token_yields_exactly_one_certificate() {
     // Another process, and the same one after a restart.
     let mut again = UsedTokensFile::open(&authority, now()).unwrap();
     assert!(matches!(refused(&mut again), Err(EnrolError::Used)));
-    assert_eq!(authority.issued(now()).unwrap().len(), 1);
+    assert_eq!(authority.issued_certs(now()).unwrap().len(), 1);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn two_processes_never_accept_the_same_token() {
         let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
         all.into_iter().map(|one| one.join().unwrap()).sum()
     });
-    assert_eq!((won, authority.issued(now()).unwrap().len()), (1, 1));
+    assert_eq!((won, authority.issued_certs(now()).unwrap().len()), (1, 1));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn an_unreadable_file_of_used_tokens_stops_enrolment() {
     let message = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap_err().to_string();
     assert!(message.contains("spent: line 1 cannot be read"), "{message}");
     assert!(UsedTokensFile::open(&authority, now()).is_err());
-    assert_eq!(authority.issued(now()).unwrap(), []);
+    assert_eq!(authority.issued_certs(now()).unwrap(), []);
 }
 
 #[test]
@@ -363,11 +363,12 @@ fn a_revoked_certificate_stays_on_the_list_until_a_day_after_its_expiry() {
     assert_eq!(authority.revoke_name(edge_template().identity(), now()).unwrap().len(), 3);
     assert!(crl.refresh().unwrap() && crl.number() == 3);
     assert_eq!(revoked(&crl), [true, true, true]);
-    let states: Vec<CertState> = authority.issued(now()).unwrap().into_iter().map(|(_, state)| state).collect();
+    let states: Vec<CertState> =
+        authority.issued_certs(now()).unwrap().into_iter().map(|(_, state)| state).collect();
     assert_eq!(states, [CertState::Revoked; 3]);
     // A list that is signed long after their expiry does not contain them.
     let end = now().saturating_add(MONTH);
-    assert_eq!(authority.issued(end.saturating_add(HOUR)).unwrap()[0].1, CertState::Expired);
+    assert_eq!(authority.issued_certs(end.saturating_add(HOUR)).unwrap()[0].1, CertState::Expired);
     let (late, _) = authority.issue_with_key(&edge_template(), end).unwrap();
     authority.revoke(late.record.serial, end.saturating_add(23 * HOUR)).unwrap();
     assert!(crl.refresh().unwrap());
@@ -422,7 +423,7 @@ fn a_damaged_foreign_or_older_list_changes_nothing() {
     assert!(!crl.refresh().unwrap(), "the same list in a new file is not a new list");
     // The authority itself does not use a list of another authority either.
     std::fs::write(&path, &strange).unwrap();
-    assert!(authority.issued(now()).is_err());
+    assert!(authority.issued_certs(now()).is_err());
     assert!(authority.revoke_name(edge_template().identity(), now()).is_err());
 }
 

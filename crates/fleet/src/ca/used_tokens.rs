@@ -70,7 +70,7 @@ impl UsedTokensFile {
 }
 
 impl UsedTokens for UsedTokensFile {
-    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError> {
+    fn mark_used(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError> {
         let _lock = DirLock::acquire(&self.dir)?;
         self.reload()?;
         if self.used.contains_key(&nonce) {

@@ -19,7 +19,7 @@ const MAX_RESPONSE_LEN: usize = 4096;
 #[derive(Debug)]
 pub(super) enum ConnectError {
     /// The relay's error response.
-    Refused(Answer),
+    Refused(RelayResponse),
     /// The connection failed.
     Connection(io::Error),
 }
@@ -27,24 +27,24 @@ pub(super) enum ConnectError {
 impl ConnectError {
     /// Whether the connection failed, or was closed before the request arrived: then a response that was received does not belong to the
     /// request.
-    pub(super) fn is_no_answer(&self) -> bool {
+    pub(super) fn is_connection_failure(&self) -> bool {
         match self {
             Self::Connection(_) => true,
-            Self::Refused(answer) => answer.status == TIMED_OUT,
+            Self::Refused(answer) => answer.status == REQUEST_TIMEOUT_STATUS,
         }
     }
 }
 
 /// A relay's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct RelayResponse {
     pub(crate) status: u16,
     /// The error type, if it is one that an edge decides by or passes on ([`ERRORS`], RFC 9209).
     pub(crate) error: Option<&'static str>,
     /// The reason as text for the user.
-    pub(crate) words: String,
+    pub(crate) details: String,
     /// Length of the response head in bytes.
-    pub(crate) len: usize,
+    pub(crate) head_len: usize,
 }
 
 /// Requests a tunnel. Also returns the payload that arrived after the response head.
@@ -62,7 +62,7 @@ pub(super) async fn request_tunnel(
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Some(answer) = parse_response(&bytes)? {
-                let rest = bytes.split_off(answer.len);
+                let rest = bytes.split_off(answer.head_len);
                 return Ok((answer, rest));
             }
         }
@@ -76,7 +76,7 @@ pub(super) async fn request_tunnel(
 }
 
 /// Parses a relay's response; `None`: it is not complete yet.
-pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<Answer>> {
+pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<RelayResponse>> {
     let mut fields = [httparse::EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
@@ -89,8 +89,8 @@ pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<Answer>> {
                 text.split_once("details=\"")
                     .map_or(text.clone(), |(_, rest)| rest.trim_end_matches('"').to_owned())
             });
-            let error = proxy_status.and_then(|field| error(&String::from_utf8_lossy(field.value)));
-            Ok(Some(Answer { status, error, words: details, len }))
+            let error = proxy_status.and_then(|field| proxy_status_error(&String::from_utf8_lossy(field.value)));
+            Ok(Some(RelayResponse { status, error, details, head_len: len }))
         }
         Ok(httparse::Status::Partial) if bytes.len() < MAX_RESPONSE_LEN => Ok(None),
         Ok(httparse::Status::Partial) => Err(bad("the response head is too long")),
@@ -99,7 +99,7 @@ pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<Answer>> {
 }
 
 /// HTTP status of a relay that has waited too long for a request.
-pub(super) const TIMED_OUT: u16 = 408;
+pub(super) const REQUEST_TIMEOUT_STATUS: u16 = 408;
 /// The errors of RFC 9209 section 2.3 that a relay returns if it cannot reach a server.
 const ERRORS: [&str; 7] = [
     "connection_refused",
@@ -112,7 +112,7 @@ const ERRORS: [&str; 7] = [
 ];
 
 /// The error type in a `Proxy-Status` field; `None`: it has none, or another one.
-fn error(field: &str) -> Option<&'static str> {
+fn proxy_status_error(field: &str) -> Option<&'static str> {
     let parameters = field.split_once("details=").map_or(field, |(before, _)| before).split(';');
     let word = parameters.filter_map(|parameter| parameter.trim().strip_prefix("error=")).next()?.trim();
     ERRORS.into_iter().find(|error| *error == word)
@@ -127,13 +127,18 @@ mod tests {
     fn a_relays_responses_are_parsed() {
         assert_eq!(
             parse_response(crate::tunnel::CONNECTED.as_bytes()).unwrap(),
-            Some(Answer { status: 200, error: None, words: "Connection established".to_owned(), len: 39 })
+            Some(RelayResponse {
+                status: 200,
+                error: None,
+                details: "Connection established".to_owned(),
+                head_len: 39
+            })
         );
         let problem =
             Problem::new(Status::ServiceUnavailable, "connection_limit_reached", "this relay is draining")
                 .to_response();
         let of = parse_response(problem.as_bytes()).unwrap().unwrap();
-        assert_eq!((of.status, of.error, of.words.as_str()), (503, None, "this relay is draining"));
+        assert_eq!((of.status, of.error, of.details.as_str()), (503, None, "this relay is draining"));
         for error in ERRORS {
             let problem = Problem::new(Status::Forbidden, error, "h: error=dns_error; no").to_response();
             assert_eq!(parse_response(problem.as_bytes()).unwrap().unwrap().error, Some(error));

@@ -204,7 +204,7 @@ async fn connect_with_fallback(addresses: &[SocketAddr], options: &DialOptions) 
 /// Checks the relay's certificate against the current trust configuration and revocation list.
 pub(super) fn check_peer(conn: &RelayConn, entry: &RelayEntry, trusted: &ClientTrust) -> io::Result<()> {
     let presented = conn.get_ref().1.peer_certificates();
-    let checked = trusted.check(presented, entry.config.member.as_ref());
+    let checked = trusted.check_relay(presented, entry.config.member.as_ref());
     checked.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))
 }
 

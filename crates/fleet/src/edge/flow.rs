@@ -33,7 +33,7 @@ pub(super) enum Upstream {
 
 impl Upstream {
     /// Whether the server is on the Internet, as far as known: a server behind a relay may be anywhere.
-    fn leads_to_the_internet(&self) -> bool {
+    fn is_internet(&self) -> bool {
         match self {
             Self::Relay(_) => true,
             Self::Direct(socket) => {
@@ -62,12 +62,12 @@ pub(super) async fn open(
     let domains = &edge.config.local_domains;
     let upstream = match (access, routed_address, private_address) {
         // A private address with a specific route: no relay is needed.
-        (PrivateAccess::Full, Some(near), _) => {
-            private_networks::connect_directly(edge, near).await.map(Upstream::Direct)
+        (PrivateAccess::Full, Some(routed), _) => {
+            private_networks::connect_directly(edge, routed).await.map(Upstream::Direct)
         }
         // A private address without a specific route: a relay first, then the UDP link.
         (_, None, Some(private)) => match connect_via_relay(edge, target, right).await {
-            Ok(way) => Ok(way),
+            Ok(upstream) => Ok(upstream),
             // If that fails as well, the relay's error explains more.
             Err(refused) => {
                 private_networks::connect_directly(edge, private).await.map(Upstream::Direct).map_err(|_| refused)
@@ -75,16 +75,17 @@ pub(super) async fn open(
         },
         // A public address or a name: a relay first. For a local name that the relay cannot resolve, the local DNS servers are queried.
         (PrivateAccess::Full, ..) => match connect_via_relay(edge, target, right).await {
-            Ok(way) => {
-                if way.leads_to_the_internet() {
+            Ok(upstream) => {
+                if upstream.is_internet() {
                     edge.public_names.note(target, domains);
                 }
-                Ok(way)
+                Ok(upstream)
             }
             Err(refused)
-                if private_networks::may_be_named(target, &refused, domains) && !edge.public_names.has(target) =>
+                if private_networks::may_be_local_name(target, &refused, domains)
+                    && !edge.public_names.may_have(target) =>
             {
-                private_networks::reach_named(edge, target, right).await.map(Upstream::Direct).ok_or(refused)
+                private_networks::connect_by_name(edge, target, right).await.map(Upstream::Direct).ok_or(refused)
             }
             Err(refused) => Err(refused),
         },
@@ -133,7 +134,7 @@ async fn connect_via_relay(edge: &Edge, target: &Target, right: EgressPolicy) ->
         }
         Err(TunnelError::Refused(answer)) => {
             let error = answer.error.unwrap_or("http_request_denied");
-            Err(Problem::new(map_status(answer.status), error, answer.words))
+            Err(Problem::new(map_status(answer.status), error, answer.details))
         }
     }
 }
@@ -162,13 +163,13 @@ pub(super) async fn forward(
     let metered = |meter: &Arc<TrafficMeter>| MeteredPacer::new(Arc::clone(meter));
     let ended = match upstream {
         Upstream::Relay(tunnel) => {
-            let Tunnel { conn: mut road, entry, early_data } = *tunnel;
-            let socket = road.get_ref().0.socket();
+            let Tunnel { mut conn, entry, early_data } = *tunnel;
+            let socket = conn.get_ref().0.socket();
             let pacer = ShortQueuePacer::new(socket, metered(&entry.traffic_meter));
             let mut pacer = edge.shaper.shape(target, socket.as_fd(), client.as_fd(), pacer);
-            let ended = copy_bidirectional(client, &mut road, from_client, early_data, &mut pacer).await;
+            let ended = copy_bidirectional(client, &mut conn, from_client, early_data, &mut pacer).await;
             // TLS requires a close notification, so this end is an error: data in the send queue is discarded.
-            ended.inspect_err(|_| close::reset_on_close(road.get_ref().0.socket()))
+            ended.inspect_err(|_| close::reset_on_close(conn.get_ref().0.socket()))
         }
         Upstream::Direct(mut server) => {
             // If this fails, small packets are delayed, nothing else.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use marline_core::link_choice::LinkObservation;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::links::{Interface, InterfaceList, LinkArg, MeteredHints, list_interfaces};
-use marline_paths::control::{Answer, Question, ask};
+use marline_paths::control::{ControlReply, ControlRequest, query};
 use marline_paths::status::Status;
 
 use crate::link_dialer::route_preference;
@@ -68,7 +68,7 @@ pub(super) struct LinkSample {
     /// For each subflow, by connection token and local address: its link, and the bytes sent and received.
     subflows: BTreeMap<(u32, SocketAddr), (String, [u64; 2])>,
     /// Whether a daemon manages the links.
-    pub(super) has_daemon: bool,
+    pub(super) has_path_manager: bool,
 }
 
 /// One link in a sample.
@@ -97,7 +97,7 @@ impl From<&Status> for LinkSample {
                 Some(((connection.token, subflow.local), (link, [subflow.sent_bytes, subflow.received_bytes])))
             })
         });
-        Self { links: links.collect(), subflows: subflows.collect(), has_daemon: true }
+        Self { links: links.collect(), subflows: subflows.collect(), has_path_manager: true }
     }
 }
 
@@ -118,13 +118,14 @@ impl LinkRates {
         let mut carried: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
         for (key, (link, counters)) in &sample.subflows {
             if let Some((_, previous)) = self.previous.subflows.get(key) {
-                let of = carried.entry(link).or_default();
-                (0..2)
-                    .for_each(|direction| of[direction] += counters[direction].saturating_sub(previous[direction]));
+                let total = carried.entry(link).or_default();
+                (0..2).for_each(|direction| {
+                    total[direction] += counters[direction].saturating_sub(previous[direction])
+                });
             }
         }
         let states = sample.links.iter().map(
-            |InterfaceSample { name, metered, up, unresponsive: silent, byte_counters: passed }| {
+            |InterfaceSample { name, metered, up, unresponsive: is_unresponsive, byte_counters: counters }| {
                 let bytes = carried.get(name.as_str()).copied().unwrap_or_default();
                 let [rate, down_rate] = bytes
                     .map(|bytes| if time.is_zero() { Bitrate::ZERO } else { DataSize::from_bytes(bytes) / time });
@@ -132,17 +133,18 @@ impl LinkRates {
                 if rate >= peak.0 || now.since(peak.1) > PEAK_MEMORY {
                     *peak = (rate, now);
                 }
-                let (last, sum) = self.totals.entry(name.clone()).or_insert((*passed, [0; 2]));
+                let (last, sum) = self.totals.entry(name.clone()).or_insert((*counters, [0; 2]));
                 for direction in 0..2 {
                     // An interface that was created again counts from 0.
-                    sum[direction] += passed[direction].checked_sub(last[direction]).unwrap_or(passed[direction]);
+                    sum[direction] +=
+                        counters[direction].checked_sub(last[direction]).unwrap_or(counters[direction]);
                 }
-                *last = *passed;
+                *last = *counters;
                 LinkState {
                     name: name.clone(),
                     metered: *metered,
                     up: *up,
-                    unresponsive: *silent,
+                    unresponsive: *is_unresponsive,
                     failure: None,
                     mptcp_stripped: false,
                     sent_bytes: sum[0],
@@ -174,7 +176,7 @@ pub(super) fn links_to_dial(
     survey: &InterfaceList,
 ) -> Vec<(LinkObservation, Interface)> {
     // Traffic that a VPN must carry may bypass it only over links that the user has named.
-    if survey.vpn.is_some() && !sample.has_daemon {
+    if survey.vpn.is_some() && !sample.has_path_manager {
         return Vec::new();
     }
     let usable = sample.links.iter().filter(|seen| seen.up).filter_map(|seen| {
@@ -184,7 +186,7 @@ pub(super) fn links_to_dial(
         let of = LinkObservation {
             name,
             index,
-            is_silent: seen.unresponsive,
+            is_unresponsive: seen.unresponsive,
             is_receiving: receives,
             metered: seen.metered,
         };
@@ -197,8 +199,8 @@ pub(super) fn links_to_dial(
 
 /// Samples the links once. Blocks while the daemon of `run_dir` answers.
 pub(super) fn sample_links(run_dir: &Path) -> LinkSample {
-    match ask(run_dir, &Question::Status { at_most: None }) {
-        Ok(Answer::Status(status)) => LinkSample::from(&*status),
+    match query(run_dir, &ControlRequest::Status { max_connections: None }) {
+        Ok(ControlReply::Status(status)) => LinkSample::from(&*status),
         _ => sample_without_daemon(),
     }
 }
@@ -209,11 +211,11 @@ fn sample_without_daemon() -> LinkSample {
     let usable = survey.interfaces.iter().filter(|interface| interface.is_usable());
     let links = usable.map(|interface| {
         let profile = LinkArg::new(&interface.name).profile_for(interface, &MeteredHints::unknown());
-        let passed = read_counters(&interface.name);
+        let counters = read_counters(&interface.name);
         let (name, metered) = (interface.name.clone(), profile.metered);
-        InterfaceSample { name, metered, up: true, unresponsive: false, byte_counters: passed }
+        InterfaceSample { name, metered, up: true, unresponsive: false, byte_counters: counters }
     });
-    LinkSample { links: links.collect(), subflows: BTreeMap::new(), has_daemon: false }
+    LinkSample { links: links.collect(), subflows: BTreeMap::new(), has_path_manager: false }
 }
 
 /// The kernel's byte counters of an interface, sent and received. The source is the same with and without a daemon, so that totals do not
@@ -240,7 +242,7 @@ mod tests {
         let of = |(token, link, sent): (u32, &str, u64)| {
             ((token, format!("10.0.0.{token}:1").parse().unwrap()), (link.to_owned(), [sent, 2 * sent]))
         };
-        LinkSample { links, subflows: sent.map(of).into_iter().collect(), has_daemon: true }
+        LinkSample { links, subflows: sent.map(of).into_iter().collect(), has_path_manager: true }
     }
 
     #[test]

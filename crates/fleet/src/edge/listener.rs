@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Edge, flow, lan_routing, nameless, private_networks, target_acl, udp_watch};
+use super::{Edge, dns_watch, flow, lan_routing, private_networks, target_acl, udp_watch};
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, close, parse};
 
 /// chosen: clients run on this host or on its LAN.
@@ -79,8 +79,8 @@ impl ClientListener {
     /// Accepts and serves clients until dropped.
     pub async fn serve(self, edge: &Arc<Edge>) {
         let mut accepting = tokio::task::JoinSet::new();
-        let lanes = Arc::clone(edge);
-        accepting.spawn(async move { match lanes.shaper.watch().await {} });
+        let shaper_edge = Arc::clone(edge);
+        accepting.spawn(async move { match shaper_edge.shaper.watch().await {} });
         for listener in self.listeners {
             accepting.spawn(accept(listener, Arc::clone(edge)));
         }
@@ -105,18 +105,18 @@ async fn accept(listener: TcpListener, edge: Arc<Edge>) {
 /// # Errors
 /// The rules that redirect connections to the edge were removed.
 pub async fn serve_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
-    let beyond = gateway.beyond();
+    let beyond = gateway.non_tcp_route();
     tokio::select! {
         lost = accept_lan(gateway, edge) => lost,
         never = lan_routing::run(beyond, edge) => match never {},
         never = udp_watch::run(edge) => match never {},
-        never = nameless::watch(edge) => match never {},
+        never = dns_watch::run(edge) => match never {},
     }
 }
 
 async fn accept_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
     loop {
-        match gateway.arrive().await {
+        match gateway.accept().await {
             Ok((client, destination)) => match client.peer_addr() {
                 Ok(client_addr) => admit(client, client_addr, Some(destination), edge),
                 Err(error) => tracing::debug!(%error, "LAN client has closed its connection already"),

@@ -114,15 +114,15 @@ mod tests {
     #[test]
     fn a_page_opened_during_a_stream_does_not_change_the_origin() {
         let mut stream_origin = StreamOrigin::default();
-        let mut hear = |origin: &str, is_live| {
+        let mut update = |origin: &str, is_live| {
             let is_news = stream_origin.update(origin.parse().unwrap(), is_live);
             (is_news, stream_origin.origin.as_ref().unwrap().to_string())
         };
-        assert_eq!(hear("page.example:443", false), (true, "page.example:443".to_owned()));
-        assert_eq!(hear("page.example:443", false), (false, "page.example:443".to_owned()));
-        assert_eq!(hear("other.example:443", false), (true, "other.example:443".to_owned()));
-        assert_eq!(hear("live.example:1935", true), (true, "live.example:1935".to_owned()));
-        assert_eq!(hear("page.example:443", false), (false, "live.example:1935".to_owned()));
-        assert_eq!(hear("new.example:1935", true), (true, "new.example:1935".to_owned()));
+        assert_eq!(update("page.example:443", false), (true, "page.example:443".to_owned()));
+        assert_eq!(update("page.example:443", false), (false, "page.example:443".to_owned()));
+        assert_eq!(update("other.example:443", false), (true, "other.example:443".to_owned()));
+        assert_eq!(update("live.example:1935", true), (true, "live.example:1935".to_owned()));
+        assert_eq!(update("page.example:443", false), (false, "live.example:1935".to_owned()));
+        assert_eq!(update("new.example:1935", true), (true, "new.example:1935".to_owned()));
     }
 }

@@ -246,15 +246,15 @@ mod tests {
     use super::*;
 
     /// A link with one queue for all flows, a live flow, and bulk flows that send as much as they may.
-    struct World {
+    struct Simulation {
         priority: LivePriority,
         rate: u64,
         /// Bytes per millisecond of the live flow.
-        wants: u64,
+        live_rate: u64,
         /// The queue: flow and bytes of each piece.
         queue: VecDeque<(u64, u64)>,
-        given: u64,
-        arrived: u64,
+        live_sent: u64,
+        live_arrived: u64,
         bulk: Vec<u64>,
         next: Vec<u64>,
         ms: u64,
@@ -262,7 +262,7 @@ mod tests {
 
     const LIVE: u64 = 100;
 
-    impl World {
+    impl Simulation {
         fn new(rate: u64, wants: u64, bulk: usize) -> Self {
             let mut priority = LivePriority::new();
             if wants > 0 {
@@ -271,10 +271,10 @@ mod tests {
             Self {
                 priority,
                 rate,
-                wants,
+                live_rate: wants,
                 queue: VecDeque::new(),
-                given: 0,
-                arrived: 0,
+                live_sent: 0,
+                live_arrived: 0,
                 bulk: vec![0; bulk],
                 next: vec![0; bulk],
                 ms: 0,
@@ -286,9 +286,9 @@ mod tests {
                 self.ms += 1;
                 let now = Instant::from_millis(self.ms);
                 // A picture is sent each 40 ms.
-                if self.wants > 0 && self.ms.is_multiple_of(40) {
-                    self.given += self.wants * 40;
-                    self.queue.push_back((LIVE, self.wants * 40));
+                if self.live_rate > 0 && self.ms.is_multiple_of(40) {
+                    self.live_sent += self.live_rate * 40;
+                    self.queue.push_back((LIVE, self.live_rate * 40));
                 }
                 for n in 0..self.bulk.len() {
                     let waiting: u64 =
@@ -312,19 +312,19 @@ mod tests {
                 while let Some((flow, bytes)) = self.queue.front_mut().filter(|_| left > 0) {
                     let sent = left.min(*bytes);
                     (*bytes, left) = (*bytes - sent, left - sent);
-                    self.arrived += if *flow == LIVE { sent } else { 0 };
+                    self.live_arrived += if *flow == LIVE { sent } else { 0 };
                     if *bytes == 0 {
                         self.queue.pop_front();
                     }
                 }
                 if self.ms.is_multiple_of(50) {
-                    if self.wants > 0 {
+                    if self.live_rate > 0 {
                         let waiting: u64 =
                             self.queue.iter().filter(|(flow, _)| *flow == LIVE).map(|(_, b)| b).sum();
                         // The live flow's data in flight for 20 ms, and its data in the queue.
-                        let in_flight = (self.wants * 20).min(self.given);
+                        let in_flight = (self.live_rate * 20).min(self.live_sent);
                         let size = DataSize::from_bytes;
-                        self.priority.sample(now, LIVE, size(self.given), size(waiting + in_flight));
+                        self.priority.sample(now, LIVE, size(self.live_sent), size(waiting + in_flight));
                     }
                     self.priority.update(now);
                 }
@@ -339,7 +339,7 @@ mod tests {
     /// 8 Mbit/s are 1000 bytes per millisecond.
     #[test]
     fn without_a_live_flow_bulk_flows_are_not_limited() {
-        let mut world = World::new(1000, 0, 2);
+        let mut world = Simulation::new(1000, 0, 2);
         world.run(10);
         assert_eq!(world.priority.allowance(), None);
         assert!(world.sent() >= 9_900_000, "{}", world.sent());
@@ -347,11 +347,11 @@ mod tests {
 
     #[test]
     fn the_live_flow_keeps_its_rate_and_bulk_flows_use_most_of_the_remaining_capacity() {
-        let mut world = World::new(1000, 600, 2);
+        let mut world = Simulation::new(1000, 600, 2);
         world.run(20);
-        let (arrived, sent) = (world.arrived, world.sent());
+        let (arrived, sent) = (world.live_arrived, world.sent());
         world.run(60);
-        let (arrived, sent) = (world.arrived - arrived, world.sent() - sent);
+        let (arrived, sent) = (world.live_arrived - arrived, world.sent() - sent);
         assert!(arrived >= 35_500_000, "of 36000000 bytes {arrived}");
         // The live flow leaves 400 bytes per millisecond.
         assert!((16_000_000..25_000_000).contains(&sent), "{sent}");
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn if_the_live_flow_needs_all_capacity_bulk_flows_get_only_the_minimum() {
-        let mut world = World::new(600, 600, 3);
+        let mut world = Simulation::new(600, 600, 3);
         world.run(20);
         let sent = world.sent();
         world.run(20);
@@ -372,23 +372,23 @@ mod tests {
 
     #[test]
     fn bulk_flows_are_unlimited_again_after_the_live_flow_ends_or_stops_sending() {
-        let mut world = World::new(1000, 600, 3);
+        let mut world = Simulation::new(1000, 600, 3);
         world.run(20);
         assert!(world.priority.allowance().is_some());
         world.priority.end(LIVE);
-        world.wants = 0;
+        world.live_rate = 0;
         let sent = world.sent();
         world.run(5);
         assert_eq!(world.priority.allowance(), None);
         assert!(world.sent() - sent >= 4_700_000);
         // The same if the live flow stops sending without ending.
-        let mut world = World::new(1000, 600, 1);
+        let mut world = Simulation::new(1000, 600, 1);
         world.run(20);
-        world.wants = 0;
+        world.live_rate = 0;
         world.priority.sample(
             Instant::from_millis(world.ms),
             LIVE,
-            DataSize::from_bytes(world.given),
+            DataSize::from_bytes(world.live_sent),
             DataSize::ZERO,
         );
         world.priority.update(Instant::from_millis(world.ms + 6000));

@@ -13,7 +13,7 @@ use std::str::FromStr;
 pub struct LocalDomain(String);
 
 impl LocalDomain {
-    fn has(&self, name: &str) -> bool {
+    fn contains(&self, name: &str) -> bool {
         has(&self.0, name)
     }
 }
@@ -30,7 +30,7 @@ impl FromStr for LocalDomain {
         // An IP address has no domain.
         let is_name =
             domain.split('.').all(is_label) && domain.rsplit('.').next().is_some_and(|last| !is_number(last));
-        if domain.len() > LONGEST || !is_name {
+        if domain.len() > MAX_NAME_LEN || !is_name {
             return Err(format!("`{text}` is not a domain name such as office.example or corp"));
         }
         Ok(Self(domain))
@@ -40,8 +40,8 @@ impl FromStr for LocalDomain {
 /// Whether a name is local: a name without a dot, or one in these domains or in those that are always local.
 pub(super) fn is_local(name: &str, domains: &[LocalDomain]) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    let is_always = !name.contains('.') || ALWAYS.iter().any(|domain| has(domain, &name));
-    !name.is_empty() && (is_always || domains.iter().any(|domain| domain.has(&name)))
+    let is_always = !name.contains('.') || BUILT_IN_DOMAINS.iter().any(|domain| has(domain, &name));
+    !name.is_empty() && (is_always || domains.iter().any(|domain| domain.contains(&name)))
 }
 
 fn has(domain: &str, name: &str) -> bool {
@@ -54,9 +54,9 @@ fn is_number(label: &str) -> bool {
 
 /// Domains that are always local. `home.arpa`: RFC 8375. `internal`: reserved by ICANN for private use. `local`: RFC 6762. `lan`: not a
 /// top-level domain, OpenWrt's default.
-const ALWAYS: [&str; 5] = ["fritz.box", "home.arpa", "internal", "lan", "local"];
+const BUILT_IN_DOMAINS: [&str; 5] = ["fritz.box", "home.arpa", "internal", "lan", "local"];
 /// Maximum length of a name as text, without the dot at its end (RFC 1035 section 3.1).
-const LONGEST: usize = 253;
+const MAX_NAME_LEN: usize = 253;
 
 #[cfg(test)]
 mod tests {

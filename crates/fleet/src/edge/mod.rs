@@ -15,23 +15,23 @@
 //! 6. A direct connection is the last resort, is reported to the user, and needs [`Config::allow_direct`]: it shows the origin server
 //!    another source address, and uses one link.
 
-mod again;
+mod backoff;
 mod connect_request;
 mod dial;
 mod direct;
+mod dns_link;
+mod dns_watch;
 mod flow;
 mod lan_routing;
+mod link_probe;
 mod link_rates;
 mod listener;
 mod live_match;
 mod live_priority;
 mod local_domain;
-mod nameless;
-mod names;
 mod portal;
 mod private_networks;
 mod rate_convergence;
-mod reached;
 mod relay_list;
 mod relay_pool;
 pub mod relay_selector;
@@ -45,7 +45,7 @@ mod traffic_meter;
 mod trust;
 mod udp_link;
 mod udp_watch;
-mod unused;
+mod unused_links;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -61,11 +61,11 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use connect_request::parse_response;
+pub use dns_link::{DnsLinkOverride, DnsLinkReason, DnsLinkState};
 pub use link_rates::LinkState;
 pub use listener::{ClientListener, ListenError, serve_lan};
 pub use live_match::LiveMatch;
 pub use local_domain::LocalDomain;
-pub use names::{NamesNow, NamesOver, NamesWhy};
 pub use portal::PortalProbe;
 pub use relay_list::RelayConfig;
 pub use selector_driver::{FleetStatus, SelectorDriver};
@@ -73,7 +73,7 @@ pub use state_file::{StateFile, run_state_writer};
 pub use throughput_probe::{ProbeLimits, ProbeResult};
 pub use trust::{ClientTrust, install_credentials, read_crl, run_trust};
 pub use udp_link::{UdpLinkReason, UdpLinkState};
-pub use unused::UnusedLink;
+pub use unused_links::UnusedLink;
 
 use self::relay_selector::PersistedState;
 use crate::congestion::CongestionControl;
@@ -201,13 +201,13 @@ pub struct Edge {
     state: watch::Sender<FlowStats>,
     links: watch::Sender<Vec<LinkState>>,
     udp_link: watch::Sender<Option<UdpLinkState>>,
-    names: watch::Sender<Option<NamesNow>>,
+    dns_links: watch::Sender<Option<DnsLinkState>>,
     /// The interfaces that carry LAN packets without a tunnel and this host's own DNS queries.
     lan_uplink: watch::Sender<BTreeSet<String>>,
     /// Links over which UDP of the LAN is not answered (`udp_watch`).
     unanswered_links: watch::Sender<BTreeSet<String>>,
-    /// Links whose DNS servers do not answer (`nameless`).
-    nameless: watch::Sender<BTreeSet<String>>,
+    /// Links whose DNS servers do not answer (`dns_watch`).
+    dns_failures: watch::Sender<BTreeSet<String>>,
     public_names: private_networks::PublicNames,
     /// Why the state file could not be written the last time.
     state_file_error: watch::Sender<Option<String>>,
@@ -225,24 +225,24 @@ pub struct Edge {
 impl Edge {
     /// Creates an edge with the credentials and the certificate authority of `trusted`.
     pub fn new(config: Config, trusted: impl Into<ClientTrust>) -> Arc<Self> {
-        let roads = relay_pool::RelayPool::new(&config, trusted.into());
-        let lanes = shaper::Shaper::new(config.admission.live_matches.clone());
-        let guests = Mutex::new(
+        let relay_pool = relay_pool::RelayPool::new(&config, trusted.into());
+        let shaper = shaper::Shaper::new(config.admission.live_matches.clone());
+        let admission = Mutex::new(
             ConnAdmission::new(config.admission.max_flows, config.admission.max_flows_per_client)
                 .exempting_loopback(),
         );
         Arc::new(Self {
             config,
-            relay_pool: roads,
-            shaper: lanes,
-            admission: guests,
+            relay_pool,
+            shaper,
+            admission,
             state: watch::Sender::default(),
             links: watch::Sender::default(),
             udp_link: watch::Sender::default(),
-            names: watch::Sender::default(),
+            dns_links: watch::Sender::default(),
             lan_uplink: watch::Sender::default(),
             unanswered_links: watch::Sender::default(),
-            nameless: watch::Sender::default(),
+            dns_failures: watch::Sender::default(),
             public_names: private_networks::PublicNames::default(),
             state_file_error: watch::Sender::default(),
             unused_links: watch::Sender::default(),
@@ -280,8 +280,8 @@ impl Edge {
 
     /// Over which links this host's own DNS queries leave; `None`: the edge serves no LAN, or has not checked yet. Receivers are notified
     /// of changes.
-    pub fn names(&self) -> watch::Receiver<Option<NamesNow>> {
-        self.names.subscribe()
+    pub fn dns_links(&self) -> watch::Receiver<Option<DnsLinkState>> {
+        self.dns_links.subscribe()
     }
 
     /// State of the relays for new flows, in order of preference.
@@ -359,7 +359,7 @@ impl Edge {
         label: &str,
         limits: &ProbeLimits,
     ) -> Option<(std::io::Result<ProbeResult>, DataSize)> {
-        let entry = self.relay_pool.relays.all().into_iter().find(|station| station.config.label == label)?;
+        let entry = self.relay_pool.relays.all().into_iter().find(|entry| entry.config.label == label)?;
         Some(
             throughput_probe::probe(
                 &entry,
@@ -388,7 +388,7 @@ impl Edge {
             never = self.relay_pool.run_link_changes() => never,
             never = self.relay_pool.run_retries() => never,
             never = self.relay_pool.run_link_probes() => never,
-            never = self.relay_pool.keep_probing_portals() => never,
+            never = self.relay_pool.run_portal_probes() => never,
         }
     }
 
@@ -403,8 +403,9 @@ impl Edge {
         let (mut failing, mut monitor, mut stripped) = (self.relay_pool.dialer.failing(), Monitor::new().ok(), 0);
         for round in 0_u64.. {
             let now = Instant::from_millis(u64::try_from(epoch.elapsed().as_millis()).unwrap_or(u64::MAX));
-            let states =
-                self.sample_links_into(&mut links, now, run_dir, round % unused::SAMPLES_PER_CHECK == 0).await;
+            let states = self
+                .sample_links_into(&mut links, now, run_dir, round % unused_links::SAMPLES_PER_CHECK == 0)
+                .await;
             let next = tokio::time::sleep(link_rates::SAMPLE_INTERVAL);
             tokio::pin!(next);
             loop {
@@ -417,7 +418,7 @@ impl Edge {
                         let stripped_now = failing.borrow_and_update().iter().filter(|row| is_stripped(row)).count();
                         // Spare connections that use one link are replaced: the alternative link gives them several.
                         if stripped_now > stripped {
-                            self.relay_pool.drop_ready();
+                            self.relay_pool.drop_spares();
                         }
                         stripped = stripped_now;
                     }
@@ -443,7 +444,7 @@ impl Edge {
         let dir = run_dir.to_owned();
         let sampling = tokio::task::spawn_blocking(move || {
             let sample = link_rates::sample_links(&dir);
-            let unused = with_unused.then(|| unused::find_unused(&sample));
+            let unused = with_unused.then(|| unused_links::find_unused(&sample));
             (sample, unused, marline_net::links::list_interfaces().ok())
         });
         let Ok((sample, unused, survey)) = sampling.await else { return self.links() };
@@ -464,13 +465,13 @@ impl Edge {
             return;
         }
         // The kernel's routes decide until it is known which links may bypass the VPN.
-        self.relay_pool.dialer.clear_links();
+        self.relay_pool.dialer.use_kernel_routes();
         tokio::time::sleep(DAEMON_DELAY).await;
         let dir = run_dir.to_owned();
         let sample = move || (link_rates::sample_links(&dir), marline_net::links::list_interfaces());
         if let Ok((sample, Ok(survey))) = tokio::task::spawn_blocking(sample).await {
             self.set_dial_links(&sample, &[], survey);
-            self.relay_pool.drop_ready();
+            self.relay_pool.drop_spares();
         }
     }
 
@@ -483,7 +484,7 @@ impl Edge {
         let has_vpn = survey.vpn.is_some();
         if self.update_vpn(survey.vpn) && has_vpn {
             // The daemon that manages the links may not have noticed the VPN yet.
-            self.relay_pool.dialer.clear_links();
+            self.relay_pool.dialer.use_kernel_routes();
         } else if self.relay_pool.dialer.set_links(dial_links, &others) {
             self.relay_pool.retry_now();
         }
@@ -494,7 +495,7 @@ impl Edge {
     fn update_vpn(&self, vpn: Option<String>) -> bool {
         let is_news = self.vpn.send_replace(vpn.clone()) != vpn;
         if is_news {
-            self.relay_pool.drop_ready();
+            self.relay_pool.drop_spares();
         }
         is_news
     }
@@ -527,7 +528,8 @@ impl Edge {
     /// Records the target of a new flow, for the choice of a relay near the live stream's origin server.
     fn note_target(&self, target: &Target) {
         if let Ok(origin) = target.authority().parse() {
-            self.stream_origin.send_if_modified(|wanted| wanted.update(origin, self.shaper.is_live(target)));
+            self.stream_origin
+                .send_if_modified(|stream_origin| stream_origin.update(origin, self.shaper.is_live(target)));
         }
     }
 }
@@ -554,15 +556,18 @@ mod tests {
 
     #[test]
     fn flow_limits_fit_the_relays_limits_and_the_file_descriptors() {
-        let (usual, of_a_relay) = (AdmissionConfig::default(), crate::relay::Limits::default());
+        let (edge_limits, relay_limits) = (AdmissionConfig::default(), crate::relay::Limits::default());
         // So the edge decides which flow is evicted, and the relay does not just refuse the newest.
-        assert!(usual.max_flows < of_a_relay.tunnels_per_edge && usual.max_flows_per_client < usual.max_flows);
+        assert!(
+            edge_limits.max_flows < relay_limits.tunnels_per_edge
+                && edge_limits.max_flows_per_client < edge_limits.max_flows
+        );
         let bounds = |descriptors| {
             let AdmissionConfig { max_flows: flows, max_flows_per_client: flows_of_one, .. } =
                 AdmissionConfig::default().fit_descriptors(descriptors);
             (flows, flows_of_one)
         };
-        assert_eq!(bounds(16_384), (usual.max_flows, usual.max_flows_per_client));
+        assert_eq!(bounds(16_384), (edge_limits.max_flows, edge_limits.max_flows_per_client));
         assert_eq!([bounds(1024), bounds(256), bounds(0)], [(185, 138), (32, 24), (2, 1)]);
     }
 }

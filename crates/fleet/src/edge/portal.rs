@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline_core::fetch::{ReqId, RequestRange};
-use marline_core::link_choice::PortalAnswer;
+use marline_core::link_choice::PortalProbeResult;
 use marline_core::units::DataSize;
 use marline_net::dns::AnswerSource;
 use marline_net::egress::AddressZone;
@@ -60,15 +60,15 @@ impl PortalProbe {
 
 /// Sends portal probes, and caches the server's addresses for each link.
 #[derive(Debug)]
-pub(super) struct Portals {
+pub(super) struct PortalProber {
     target: Option<Target>,
     /// Where the server last answered over each link, by interface index.
-    known: Mutex<BTreeMap<u32, Vec<SocketAddr>>>,
+    known_addresses: Mutex<BTreeMap<u32, Vec<SocketAddr>>>,
 }
 
-impl Portals {
+impl PortalProber {
     pub(super) fn new(probe: &PortalProbe) -> Self {
-        Self { target: probe.0.clone(), known: Mutex::default() }
+        Self { target: probe.0.clone(), known_addresses: Mutex::default() }
     }
 
     pub(super) fn is_off(&self) -> bool {
@@ -76,26 +76,26 @@ impl Portals {
     }
 
     /// What answers over this link.
-    pub(super) async fn probe(&self, link: &Interface, starts: &LinkDialer) -> PortalAnswer {
-        let Some(target) = &self.target else { return PortalAnswer::Nothing };
-        match timeout(TIME, self.status(target, link, starts)).await {
-            Ok(Ok((status, is_of_link))) => judge(status, is_of_link),
+    pub(super) async fn probe(&self, link: &Interface, dialer: &LinkDialer) -> PortalProbeResult {
+        let Some(target) = &self.target else { return PortalProbeResult::NoResponse };
+        match timeout(PROBE_TIMEOUT, self.status(target, link, dialer)).await {
+            Ok(Ok((status, is_of_link))) => classify_status(status, is_of_link),
             Ok(Err(error)) => {
                 tracing::debug!(link = link.name, %error, "no answer to the portal probe");
-                PortalAnswer::Nothing
+                PortalProbeResult::NoResponse
             }
-            Err(_) => PortalAnswer::Nothing,
+            Err(_) => PortalProbeResult::NoResponse,
         }
     }
 
     /// The status of the response, and whether the link is responsible for the address that it comes from.
-    async fn status(&self, target: &Target, link: &Interface, starts: &LinkDialer) -> io::Result<(u16, bool)> {
-        let (mut addresses, is_of_link) = self.addresses(target, link, starts).await?;
+    async fn status(&self, target: &Target, link: &Interface, dialer: &LinkDialer) -> io::Result<(u16, bool)> {
+        let (mut addresses, is_of_link) = self.addresses(target, link, dialer).await?;
         // A DNS server of the link must not direct this request to this host or into one of its LANs.
-        addresses.retain(|address| starts.is_behind_links(address.ip()));
-        addresses.truncate(ADDRESSES);
+        addresses.retain(|address| dialer.is_behind_links(address.ip()));
+        addresses.truncate(MAX_ADDRESSES);
         let status = target.status(&LinkDialer::with_link_families(addresses.clone(), link)?, link).await?;
-        if is_of_link && judge(status, true) == PortalAnswer::Open {
+        if is_of_link && classify_status(status, true) == PortalProbeResult::Open {
             self.known().insert(link.index, addresses);
         }
         Ok((status, is_of_link))
@@ -105,26 +105,26 @@ impl Portals {
         &self,
         target: &Target,
         link: &Interface,
-        starts: &LinkDialer,
+        dialer: &LinkDialer,
     ) -> io::Result<(Vec<SocketAddr>, bool)> {
         let to = |addresses: Vec<IpAddr>| {
             addresses.into_iter().map(|address| SocketAddr::new(address, target.port)).collect()
         };
-        let why = match starts.resolver.resolve_for(None, &target.host, Some(link), LOOK_UP).await {
-            Ok(answer) => return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await)),
+        let why = match dialer.resolver.resolve_for(None, &target.host, Some(link), LOOKUP_TIMEOUT).await {
+            Ok(answer) => return Ok((to(answer.addresses), is_of_link(&answer.source, dialer).await)),
             Err(why) => why,
         };
         if why.is_definitive
-            && let Some(answer) = starts.resolver.query_link_servers(&target.host, link).await
+            && let Some(answer) = dialer.resolver.query_link_servers(&target.host, link).await
         {
-            return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await));
+            return Ok((to(answer.addresses), is_of_link(&answer.source, dialer).await));
         }
         let known = self.known().get(&link.index).cloned();
         known.map(|known| (known, true)).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why.message))
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<u32, Vec<SocketAddr>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,8 +167,8 @@ impl Target {
             headers: Vec::new(),
         };
         connection.request(ReqId(0), &get);
-        let mut scratch = vec![0; HEAD];
-        match poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Unread, DataSize::ZERO)).await {
+        let mut scratch = vec![0; READ_SIZE];
+        match poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut DiscardBody, DataSize::ZERO)).await {
             Event::Head { head, .. } => Ok(head.status),
             Event::Closed { error: trouble } | Event::Aborted { error: trouble, .. } => {
                 Err(io::Error::other(trouble.text))
@@ -179,11 +179,11 @@ impl Target {
 }
 
 /// Whether a link is responsible for an address from this source, which was queried over it.
-async fn is_of_link(source: &AnswerSource, starts: &LinkDialer) -> bool {
+async fn is_of_link(source: &AnswerSource, dialer: &LinkDialer) -> bool {
     let mut is_dynamic = false;
-    if is_in_doubt(source) {
-        for link in starts.links() {
-            is_dynamic |= starts.resolver.has_link_servers(&link).await;
+    if may_be_of_another_link(source) {
+        for link in dialer.links() {
+            is_dynamic |= dialer.resolver.has_link_servers(&link).await;
         }
     }
     *source != AnswerSource::System && !is_dynamic
@@ -191,34 +191,34 @@ async fn is_of_link(source: &AnswerSource, starts: &LinkDialer) -> bool {
 
 /// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has announced, if some links have such servers. A
 /// private one is in the link's network, or the kernel routes it over the link.
-fn is_in_doubt(source: &AnswerSource) -> bool {
+fn may_be_of_another_link(source: &AnswerSource) -> bool {
     matches!(source, AnswerSource::ResolvConf { server, .. } if AddressZone::of(*server) == AddressZone::Internet)
 }
 
 /// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511 is defined in RFC 6585 section 6.
-fn judge(status: u16, is_of_link: bool) -> PortalAnswer {
+fn classify_status(status: u16, is_of_link: bool) -> PortalProbeResult {
     match status {
-        204 => PortalAnswer::Open,
-        200..=399 | 511 if is_of_link => PortalAnswer::Captive,
-        _ => PortalAnswer::Nothing,
+        204 => PortalProbeResult::Open,
+        200..=399 | 511 if is_of_link => PortalProbeResult::Captive,
+        _ => PortalProbeResult::NoResponse,
     }
 }
 
 /// Discards the response body.
-struct Unread;
+struct DiscardBody;
 
-impl Sink for Unread {
+impl Sink for DiscardBody {
     fn body(&mut self, _: ReqId, _: &[u8]) {}
 }
 
 /// chosen: a link that needs longer for a lookup and two RTTs is not waited for.
-const TIME: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// chosen: a DNS server's first answer and a repeated one; the same time is left for the request.
-const LOOK_UP: Duration = Duration::from_millis(2500);
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(2500);
 /// chosen: a name may have many addresses.
-const ADDRESSES: usize = 4;
+const MAX_ADDRESSES: usize = 4;
 /// Bytes read at once.
-const HEAD: usize = 4096;
+const READ_SIZE: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -245,29 +245,35 @@ mod tests {
         let of =
             |server: &str| AnswerSource::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
         assert!(
-            is_in_doubt(&of("198.51.100.53")) && !is_in_doubt(&of("192.168.7.1")) && !is_in_doubt(&of("fe80::1"))
+            may_be_of_another_link(&of("198.51.100.53"))
+                && !may_be_of_another_link(&of("192.168.7.1"))
+                && !may_be_of_another_link(&of("fe80::1"))
         );
         let lease = AnswerSource::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
-        assert!(!is_in_doubt(&lease) && !is_in_doubt(&AnswerSource::Literal));
+        assert!(!may_be_of_another_link(&lease) && !may_be_of_another_link(&AnswerSource::Literal));
     }
 
     #[test]
     fn redirects_and_pages_show_a_portal_if_the_link_is_responsible_for_the_address() {
-        use PortalAnswer::{Captive, Nothing, Open};
+        use PortalProbeResult::{Captive, NoResponse, Open};
         for (status, of_link, of_another) in [
             (204, Open, Open),
-            (200, Captive, Nothing),
-            (302, Captive, Nothing),
-            (511, Captive, Nothing),
+            (200, Captive, NoResponse),
+            (302, Captive, NoResponse),
+            (511, Captive, NoResponse),
             // From a server or proxy that refuses, is overloaded or does not know the URL.
-            (400, Nothing, Nothing),
-            (403, Nothing, Nothing),
-            (404, Nothing, Nothing),
-            (429, Nothing, Nothing),
-            (502, Nothing, Nothing),
-            (504, Nothing, Nothing),
+            (400, NoResponse, NoResponse),
+            (403, NoResponse, NoResponse),
+            (404, NoResponse, NoResponse),
+            (429, NoResponse, NoResponse),
+            (502, NoResponse, NoResponse),
+            (504, NoResponse, NoResponse),
         ] {
-            assert_eq!((judge(status, true), judge(status, false)), (of_link, of_another), "{status}");
+            assert_eq!(
+                (classify_status(status, true), classify_status(status, false)),
+                (of_link, of_another),
+                "{status}"
+            );
         }
     }
 }

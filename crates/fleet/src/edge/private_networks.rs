@@ -38,11 +38,11 @@ use crate::tunnel::{Problem, Status, Target};
 /// chosen: the same as for a direct connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// chosen: a DNS server's first answer and a repeated one.
-const LOOK_UP: Duration = Duration::from_secs(3);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long, and for how many names, it is remembered that a local name led to the Internet. chosen: longer than a page stays open, and
 /// more local names than a site has.
-const LASTS: Duration = Duration::from_secs(6 * 3600);
-const MOST: usize = 10_000;
+const NAME_LIFETIME: Duration = Duration::from_secs(6 * 3600);
+const MAX_NAMES: usize = 10_000;
 
 /// The private networks to which this host opens connections for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +57,13 @@ pub(super) enum PrivateAccess {
 
 /// Local names that have led to the Internet, through a relay or directly.
 #[derive(Debug, Default)]
-pub(super) struct PublicNames(Mutex<Seen>);
+pub(super) struct PublicNames(Mutex<SeenNames>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenNames {
     names: BTreeMap<String, Instant>,
     /// When the newest of those names was seen that were dropped before they expired.
-    forgotten: Option<Instant>,
+    newest_dropped: Option<Instant>,
 }
 
 impl PublicNames {
@@ -75,38 +75,38 @@ impl PublicNames {
     }
 
     /// Whether the name may have led to the Internet; if it may have been dropped early, the answer is yes.
-    pub(super) fn has(&self, target: &Target) -> bool {
-        self.lock().has(Instant::now(), &target.host)
+    pub(super) fn may_have(&self, target: &Target) -> bool {
+        self.lock().may_have(Instant::now(), &target.host)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, SeenNames> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl SeenNames {
     fn note(&mut self, now: Instant, host: &str) {
-        if self.names.len() >= MOST && !self.names.contains_key(host) {
+        if self.names.len() >= MAX_NAMES && !self.names.contains_key(host) {
             self.names.retain(|_, seen| is_fresh(now, *seen));
         }
-        if self.names.len() >= MOST && !self.names.contains_key(host) {
+        if self.names.len() >= MAX_NAMES && !self.names.contains_key(host) {
             let oldest = self.names.iter().min_by_key(|(_, seen)| **seen).map(|(name, seen)| (name.clone(), *seen));
             if let Some((oldest, seen)) = oldest {
                 self.names.remove(&oldest);
-                self.forgotten = self.forgotten.max(Some(seen));
+                self.newest_dropped = self.newest_dropped.max(Some(seen));
             }
         }
         self.names.insert(host.to_owned(), now);
     }
 
-    fn has(&self, now: Instant, host: &str) -> bool {
-        let seen = self.names.get(host).into_iter().chain(&self.forgotten);
+    fn may_have(&self, now: Instant, host: &str) -> bool {
+        let seen = self.names.get(host).into_iter().chain(&self.newest_dropped);
         seen.copied().any(|seen| is_fresh(now, seen))
     }
 }
 
 fn is_fresh(now: Instant, seen: Instant) -> bool {
-    now.saturating_duration_since(seen) < LASTS
+    now.saturating_duration_since(seen) < NAME_LIFETIME
 }
 
 fn is_local_name(target: &Target, domains: &[LocalDomain]) -> bool {
@@ -130,7 +130,7 @@ pub(super) fn private_address(target: &Target) -> Option<SocketAddr> {
 }
 
 /// Whether the target has a local name, and a relay has replied that it finds no address for it or may not connect to it.
-pub(super) fn may_be_named(target: &Target, answer: &Problem, domains: &[LocalDomain]) -> bool {
+pub(super) fn may_be_local_name(target: &Target, answer: &Problem, domains: &[LocalDomain]) -> bool {
     is_local_name(target, domains) && matches!(answer.error, "dns_error" | "destination_ip_prohibited")
 }
 
@@ -141,7 +141,7 @@ pub(super) fn has_specific_route(address: SocketAddr) -> bool {
 
 /// Connects from this host; without a specific route, over the UDP link.
 pub(super) async fn connect_directly(edge: &Edge, address: SocketAddr) -> Result<TcpStream, Problem> {
-    let udp_link = edge.udp_link.borrow().as_ref().and_then(|rest| rest.link.clone());
+    let udp_link = edge.udp_link.borrow().as_ref().and_then(|state| state.link.clone());
     let device = udp_link.filter(|_| !has_specific_route(address));
     let options = DialOptions { device, plain_tcp: true, ..DialOptions::default() };
     match timeout(CONNECT_TIMEOUT, connect(address, options)).await {
@@ -152,16 +152,16 @@ pub(super) async fn connect_directly(edge: &Edge, address: SocketAddr) -> Result
 }
 
 /// Connects from this host to a private network by name; `None`: no DNS server gives private addresses with a specific route.
-pub(super) async fn reach_named(edge: &Edge, target: &Target, right: EgressPolicy) -> Option<TcpStream> {
+pub(super) async fn connect_by_name(edge: &Edge, target: &Target, right: EgressPolicy) -> Option<TcpStream> {
     let mut answers = JoinSet::new();
     let survey = spawn_blocking(list_interfaces).await.ok()?.ok();
     let names = edge.relay_pool.dialer.link_names();
     let links = survey.into_iter().flat_map(|survey| survey.interfaces).filter(|link| names.contains(&link.name));
     // The servers of all links and the system's resolver are queried at once; the first usable answer counts.
     for link in links.map(Some).chain([None]) {
-        let (starts, host) = (Arc::clone(&edge.relay_pool.dialer), target.host.clone());
+        let (dialer, host) = (Arc::clone(&edge.relay_pool.dialer), target.host.clone());
         answers.spawn(async move {
-            let found = starts.resolver.resolve_for(right.requester(), &host, link.as_ref(), LOOK_UP).await;
+            let found = dialer.resolver.resolve_for(right.requester(), &host, link.as_ref(), LOOKUP_TIMEOUT).await;
             found.map(|answer| answer.addresses).unwrap_or_default()
         });
     }
@@ -172,7 +172,7 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: EgressPolic
             .map(|address| SocketAddr::new(address, target.port))
             .collect();
         // An answer with a public address may come from an attacker who controls the name (DNS rebinding).
-        if !are_near(&addresses) {
+        if !are_routed_private(&addresses) {
             continue;
         }
         for address in addresses {
@@ -186,7 +186,7 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: EgressPolic
 }
 
 /// Whether there are addresses, all of them in private networks with a specific route.
-fn are_near(addresses: &[SocketAddr]) -> bool {
+fn are_routed_private(addresses: &[SocketAddr]) -> bool {
     let is_near = |address: &SocketAddr| {
         AddressZone::of(address.ip()) == AddressZone::Private && has_specific_route(*address)
     };
@@ -208,15 +208,15 @@ mod tests {
             ("connection_refused", false),
             ("http_request_denied", false),
         ] {
-            assert_eq!(may_be_named(&local, &answer(error), &[]), may, "{error}");
+            assert_eq!(may_be_local_name(&local, &answer(error), &[]), may, "{error}");
         }
         for other in ["192.0.2.1:80", "www.example:80"] {
-            assert!(!may_be_named(&Target::parse(other).unwrap(), &answer("dns_error"), &[]), "{other}");
+            assert!(!may_be_local_name(&Target::parse(other).unwrap(), &answer("dns_error"), &[]), "{other}");
         }
         let named = ["example".parse().unwrap()];
-        assert!(may_be_named(&Target::parse("www.example:80").unwrap(), &answer("dns_error"), &named));
-        let credentials = ["127.0.0.1:80", "192.0.2.1:80"].map(|address| address.parse().unwrap());
-        assert!(!are_near(&[]) && !are_near(&credentials));
+        assert!(may_be_local_name(&Target::parse("www.example:80").unwrap(), &answer("dns_error"), &named));
+        let unroutable = ["127.0.0.1:80", "192.0.2.1:80"].map(|address| address.parse().unwrap());
+        assert!(!are_routed_private(&[]) && !are_routed_private(&unroutable));
     }
 
     #[test]
@@ -227,26 +227,29 @@ mod tests {
         for target in [&local, &other, &address] {
             names.note(target, &[]);
         }
-        assert!(names.has(&local) && !names.has(&other) && !names.has(&address));
+        assert!(names.may_have(&local) && !names.may_have(&other) && !names.may_have(&address));
     }
 
     #[test]
     fn after_a_name_was_dropped_early_every_name_may_have_led_to_the_internet() {
-        let (mut seen, started_at) = (Seen::default(), Instant::now());
+        let (mut seen, started_at) = (SeenNames::default(), Instant::now());
         seen.note(started_at, "a.lan");
         let later = started_at + Duration::from_secs(60);
-        for n in 1..MOST {
+        for n in 1..MAX_NAMES {
             seen.note(later, &format!("{n}.lan"));
         }
-        assert!(seen.has(later, "a.lan") && !seen.has(later, "b.lan"));
+        assert!(seen.may_have(later, "a.lan") && !seen.may_have(later, "b.lan"));
         // One name more than the limit.
         seen.note(later, "c.lan");
-        assert!(seen.names.len() == MOST && seen.has(later, "a.lan") && seen.has(later, "b.lan"));
-        assert!(seen.has(started_at + LASTS - Duration::from_secs(1), "b.lan"));
+        assert!(seen.names.len() == MAX_NAMES && seen.may_have(later, "a.lan") && seen.may_have(later, "b.lan"));
+        assert!(seen.may_have(started_at + NAME_LIFETIME - Duration::from_secs(1), "b.lan"));
         // The name would have expired by then.
-        assert!(!seen.has(started_at + LASTS, "a.lan") && !seen.has(started_at + LASTS, "b.lan"));
+        assert!(
+            !seen.may_have(started_at + NAME_LIFETIME, "a.lan")
+                && !seen.may_have(started_at + NAME_LIFETIME, "b.lan")
+        );
         // Expired names are dropped first.
-        seen.note(later + LASTS, "d.lan");
-        assert!(seen.names.len() == 1 && !seen.has(later + LASTS, "b.lan"));
+        seen.note(later + NAME_LIFETIME, "d.lan");
+        assert!(seen.names.len() == 1 && !seen.may_have(later + NAME_LIFETIME, "b.lan"));
     }
 }

@@ -296,7 +296,7 @@ impl RelayEntry {
     pub(super) async fn addresses_over(
         &self,
         link: Option<&Interface>,
-        starts: &LinkDialer,
+        dialer: &LinkDialer,
     ) -> io::Result<Vec<SocketAddr>> {
         let Some(link) = link else { return self.addresses().await };
         // Cached addresses may be of a family that this link does not have.
@@ -309,7 +309,7 @@ impl RelayEntry {
             let mut addresses = Vec::new();
             let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
             for endpoint in &self.config.endpoints {
-                match starts.resolve(None, (&endpoint.host(), endpoint.port()), link).await {
+                match dialer.resolve(None, (&endpoint.host(), endpoint.port()), link).await {
                     Ok(found) => addresses.extend(found),
                     Err(error) => last = error,
                 }
@@ -429,9 +429,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (entry, known) = (RelayEntry::new(config("a")), vec!["192.0.2.1:1".parse().unwrap()]);
-            let silent = || entry.with_fallback(Some(known.clone()), std::future::pending());
+            let unanswered_lookup = || entry.with_fallback(Some(known.clone()), std::future::pending());
             // A second relay, and a new connection to the first, are tried after this time.
-            assert_eq!(timeout(CONNECT_TIMEOUT, silent()).await.unwrap().unwrap(), known);
+            assert_eq!(timeout(CONNECT_TIMEOUT, unanswered_lookup()).await.unwrap().unwrap(), known);
             // Later calls do not wait for a lookup again for a while.
             assert_eq!(timeout(REFRESH_TIMEOUT / 2, entry.addresses()).await.unwrap().unwrap(), known);
             let gone = async { Err(io::ErrorKind::NotFound.into()) };

@@ -31,9 +31,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Config;
-use super::connect_request::{Answer, ConnectError, TIMED_OUT, request_tunnel};
+use super::connect_request::{ConnectError, REQUEST_TIMEOUT_STATUS, RelayResponse, request_tunnel};
 use super::dial::{self, CONNECT_TIMEOUT, DialOptions, RelayConn, dial, dial_over};
-use super::portal::Portals;
+use super::portal::PortalProber;
 use super::relay_list::{RelayConfig, RelayEntry, RelayList};
 use super::trust::ClientTrust;
 use crate::link_dialer::{ConnObservation, LinkDialer};
@@ -72,8 +72,8 @@ pub(super) enum TunnelError {
     #[error("no relay of the fleet has capacity for this edge; the edge waits for an assignment")]
     Waiting,
     /// A relay has refused the request; another relay would as well.
-    #[error("{}", .0.words)]
-    Refused(Answer),
+    #[error("{}", .0.details)]
+    Refused(RelayResponse),
 }
 
 /// An open tunnel to an origin server through a relay.
@@ -93,13 +93,13 @@ pub(super) struct RelayPool {
     /// Whether flows may go directly, without a relay.
     allow_direct: bool,
     options: DialOptions,
-    portals: Portals,
+    portals: PortalProber,
     pub(super) dialer: Arc<LinkDialer>,
     trusted: Mutex<ClientTrust>,
     /// Incremented when connections that were opened before must not be used any more.
     generation: AtomicU64,
     /// Spare connections, the oldest first: the relay, and since when.
-    ready: Mutex<VecDeque<(Arc<RelayEntry>, Instant, RelayConn)>>,
+    spares: Mutex<VecDeque<(Arc<RelayEntry>, Instant, RelayConn)>>,
     /// A spare connection was taken, or the relay list has changed.
     wake: Notify,
     /// A relay has failed.
@@ -109,7 +109,7 @@ pub(super) struct RelayPool {
     /// See [`RelayPool::changes`].
     changes: watch::Sender<u64>,
     /// Whether the fleet's relays are not used until the service has assigned one.
-    is_held: watch::Sender<bool>,
+    waits_for_assignment: watch::Sender<bool>,
 }
 
 /// Result of one relay's attempt.
@@ -122,16 +122,16 @@ impl RelayPool {
             spare_connections: config.spare_connections,
             allow_direct: config.allow_direct,
             options: DialOptions { congestion: config.congestion.clone(), ..DialOptions::default() },
-            portals: Portals::new(&config.portal_probe),
+            portals: PortalProber::new(&config.portal_probe),
             dialer: LinkDialer::new(),
             trusted: Mutex::new(trusted),
             generation: AtomicU64::default(),
-            ready: Mutex::default(),
+            spares: Mutex::default(),
             wake: Notify::new(),
             relay_failed: Notify::new(),
             retry_changed: Notify::new(),
             changes: watch::Sender::default(),
-            is_held: watch::Sender::default(),
+            waits_for_assignment: watch::Sender::default(),
         })
     }
 
@@ -153,17 +153,17 @@ impl RelayPool {
     }
 
     /// Sets whether new flows wait until the fleet service assigns a relay. Relays of the command line are used in any case.
-    pub(super) fn set_held(&self, is_held: bool) {
-        if self.is_held.send_if_modified(|now| std::mem::replace(now, is_held) != is_held) {
+    pub(super) fn set_waiting(&self, is_held: bool) {
+        if self.waits_for_assignment.send_if_modified(|now| std::mem::replace(now, is_held) != is_held) {
             self.retry_changed.notify_one();
             self.wake.notify_one();
         }
     }
 
     /// The usable relays, in the order in which they are tried.
-    fn order(&self) -> Vec<Arc<RelayEntry>> {
+    fn usable_relays(&self) -> Vec<Arc<RelayEntry>> {
         let mut order = self.relays.order();
-        if *self.is_held.borrow() {
+        if *self.waits_for_assignment.borrow() {
             order.retain(|entry| entry.config.member.is_none());
         }
         order
@@ -171,8 +171,8 @@ impl RelayPool {
 
     /// Waits for an assignment if new flows have to and there is no other relay.
     async fn wait_for_admission(&self) -> Result<(), TunnelError> {
-        let mut held = self.is_held.subscribe();
-        if !*held.borrow() || !self.order().is_empty() {
+        let mut held = self.waits_for_assignment.subscribe();
+        if !*held.borrow() || !self.usable_relays().is_empty() {
             return Ok(());
         }
         let assigned = timeout(ADMISSION_WAIT, held.wait_for(|held| !held)).await;
@@ -191,7 +191,7 @@ impl RelayPool {
             return self.open_tunnel_retrying(target).await;
         }
         // Rule 5.
-        let order = self.order();
+        let order = self.usable_relays();
         let failures: Vec<String> = order.iter().filter_map(|entry| entry.unreachable_reason()).collect();
         if failures.len() == order.len() {
             // If a portal is detected by a plain HTTP request, no handshake with a relay is needed for it.
@@ -211,9 +211,9 @@ impl RelayPool {
 
     /// Returns when no relay of the list has ever answered, although each had [`UNKNOWN_RELAY_WAIT`] to do so.
     async fn unknown_relay_timeout(&self) {
-        let last = self.order().iter().map(|entry| entry.first_tried()).max();
+        let last = self.usable_relays().iter().map(|entry| entry.first_tried()).max();
         sleep_until((last.unwrap_or_else(Instant::now) + UNKNOWN_RELAY_WAIT).into()).await;
-        if self.order().iter().any(|entry| entry.has_answered()) {
+        if self.usable_relays().iter().any(|entry| entry.has_answered()) {
             std::future::pending::<()>().await;
         }
     }
@@ -234,7 +234,7 @@ impl RelayPool {
     async fn open_tunnel_once(self: &Arc<Self>, target: &Target) -> Result<Tunnel, TunnelError> {
         let started_at = Instant::now();
         let mut last = NO_RELAY_TEXT.to_owned();
-        let mut remaining = self.order().into_iter();
+        let mut remaining = self.usable_relays().into_iter();
         let mut running: JoinSet<Attempt> = JoinSet::new();
         loop {
             // Each pass starts the next relay's attempt. It is reached when an attempt has failed, or when none has ended within the hedge
@@ -267,12 +267,14 @@ impl RelayPool {
                     return Ok(Tunnel { conn, entry, early_data });
                 }
                 // Rule 6: another relay would refuse as well.
-                Err(ConnectError::Refused(answer)) if !matches!(answer.status, SERVICE_UNAVAILABLE | TIMED_OUT) => {
+                Err(ConnectError::Refused(answer))
+                    if !matches!(answer.status, SERVICE_UNAVAILABLE | REQUEST_TIMEOUT_STATUS) =>
+                {
                     return Err(TunnelError::Refused(answer));
                 }
                 Err(ConnectError::Refused(answer)) => {
-                    self.discard_ready(&entry, entry.note_refusal(&answer.words));
-                    last = answer.words;
+                    self.handle_failure(&entry, entry.note_refusal(&answer.details));
+                    last = answer.details;
                 }
                 Err(ConnectError::Connection(error)) => {
                     self.mark_failed(&entry, &error.to_string(), started_at);
@@ -289,14 +291,14 @@ impl RelayPool {
         entry: &Arc<RelayEntry>,
         target: &Target,
     ) -> Result<(RelayConn, Vec<u8>), ConnectError> {
-        while let Some(conn) = self.take_ready(entry) {
+        while let Some(conn) = self.take_spare(entry) {
             let first_request = request_tunnel(conn, target);
             tokio::pin!(first_request);
             // Rule 2: a connection that the relay has closed meanwhile costs no time, so the next spare one is tried. Rule 4: if there is
             // no answer, a new connection shows whether the relay is reachable.
             let second_dial = tokio::select! {
                 first = &mut first_request => match first {
-                    Err(error) if error.is_no_answer() => continue,
+                    Err(error) if error.is_connection_failure() => continue,
                     result => return result,
                 },
                 () = sleep(HEDGE_DELAY) => self.dial_in_background(entry),
@@ -309,7 +311,7 @@ impl RelayPool {
             tokio::pin!(second_request);
             return tokio::select! {
                 first = &mut first_request => match first {
-                    Err(error) if error.is_no_answer() => second_request.await,
+                    Err(error) if error.is_connection_failure() => second_request.await,
                     result => result,
                 },
                 result = &mut second_request => result,
@@ -356,15 +358,15 @@ impl RelayPool {
         if entry.has_tunnel_since(since) {
             return;
         }
-        self.discard_ready(entry, entry.note_attempt(Err(reason)));
+        self.handle_failure(entry, entry.note_attempt(Err(reason)));
     }
 
-    fn discard_ready(&self, entry: &Arc<RelayEntry>, has_changed: bool) {
+    fn handle_failure(&self, entry: &Arc<RelayEntry>, has_changed: bool) {
         self.notify_changes(has_changed);
-        if self.order().iter().all(|entry| entry.unreachable_reason().is_some()) {
-            self.dialer.none_reached();
+        if self.usable_relays().iter().all(|entry| entry.unreachable_reason().is_some()) {
+            self.dialer.record_no_relay_reached();
         }
-        lock(&self.ready).retain(|(of, ..)| !Arc::ptr_eq(of, entry));
+        lock(&self.spares).retain(|(of, ..)| !Arc::ptr_eq(of, entry));
         self.wake.notify_one();
         self.relay_failed.notify_one();
         self.retry_changed.notify_one();
@@ -400,7 +402,7 @@ impl RelayPool {
     /// Retries failed relays when they are due, until dropped.
     pub(super) async fn run_retries(self: &Arc<Self>) -> Infallible {
         loop {
-            let next = self.order().into_iter().filter_map(|entry| Some((entry.retry_at()?, entry)));
+            let next = self.usable_relays().into_iter().filter_map(|entry| Some((entry.retry_at()?, entry)));
             match next.min_by_key(|(at, _)| *at) {
                 Some((at, entry)) if at <= Instant::now() => {
                     entry.start_retry(at.max(Instant::now()));
@@ -438,7 +440,7 @@ impl RelayPool {
     pub(super) async fn run_link_probes(self: &Arc<Self>) -> Infallible {
         loop {
             let link = self.dialer.next_probe().await;
-            let first_relay = self.order().into_iter().next();
+            let first_relay = self.usable_relays().into_iter().next();
             tokio::spawn(Arc::clone(self).probe_link(link, first_relay));
         }
     }
@@ -467,15 +469,15 @@ impl RelayPool {
     }
 
     /// Probes links for captive portals until dropped.
-    pub(super) async fn keep_probing_portals(self: &Arc<Self>) -> Infallible {
+    pub(super) async fn run_portal_probes(self: &Arc<Self>) -> Infallible {
         if self.portals.is_off() {
             std::future::pending::<()>().await;
         }
         loop {
-            let (roads, link) = (Arc::clone(self), self.dialer.due_for_portal().await);
+            let (roads, link) = (Arc::clone(self), self.dialer.next_portal_probe().await);
             tokio::spawn(async move {
                 let answer = roads.portals.probe(&link, &roads.dialer).await;
-                if roads.dialer.portal_answered(&link.name, answer) {
+                if roads.dialer.record_portal_answer(&link.name, answer) {
                     roads.retry_now();
                 }
             });
@@ -490,15 +492,15 @@ impl RelayPool {
             if preferred_link.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
-            self.drop_ready();
+            self.drop_spares();
             sleep(LINK_CHANGE_PAUSE).await;
         }
     }
 
     /// Drops the spare connections; those opened from now on use the new links.
-    pub(super) fn drop_ready(&self) {
+    pub(super) fn drop_spares(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
-        lock(&self.ready).clear();
+        lock(&self.spares).clear();
         self.wake.notify_one();
     }
 
@@ -507,7 +509,7 @@ impl RelayPool {
         self.dial_configured();
         let (mut pause, mut given_up) = (MIN_PAUSE, None::<Instant>);
         loop {
-            let Some(first_relay) = self.order().into_iter().next() else {
+            let Some(first_relay) = self.usable_relays().into_iter().next() else {
                 self.wake.notified().await;
                 continue;
             };
@@ -524,18 +526,18 @@ impl RelayPool {
                 continue;
             }
             // The relay has closed none of them: fill up the spare connections, one at a time.
-            let count = lock(&self.ready).len();
+            let count = lock(&self.spares).len();
             if count >= self.spare_connections {
                 let _ = timeout(MAX_SPARE_AGE / 8, self.wake.notified()).await;
                 continue;
             }
             // A change of links during the handshake makes the new connection unusable, which the generation shows.
-            let era = self.generation.load(Ordering::Relaxed);
+            let generation = self.generation.load(Ordering::Relaxed);
             match join_dial(self.dial_in_background(&first_relay)).await {
                 Ok(conn) => {
                     // `drop_ready` increments the generation before it takes this lock.
-                    let mut ready = lock(&self.ready);
-                    if self.generation.load(Ordering::Relaxed) == era {
+                    let mut ready = lock(&self.spares);
+                    if self.generation.load(Ordering::Relaxed) == generation {
                         ready.push_back((first_relay, Instant::now(), conn));
                     }
                 }
@@ -548,9 +550,9 @@ impl RelayPool {
     }
 
     /// The oldest spare connection to this relay that is still usable.
-    fn take_ready(&self, entry: &Arc<RelayEntry>) -> Option<RelayConn> {
+    fn take_spare(&self, entry: &Arc<RelayEntry>) -> Option<RelayConn> {
         let trusted = self.trusted();
-        let mut ready = lock(&self.ready);
+        let mut ready = lock(&self.spares);
         while let Some(index) = ready.iter().position(|(of, ..)| Arc::ptr_eq(of, entry)) {
             let (_, since, mut conn) = ready.remove(index)?;
             self.wake.notify_one();
@@ -566,7 +568,7 @@ impl RelayPool {
 
     /// Waits for this time, or until this relay is no longer the first.
     async fn pause_while_first(&self, first_relay: &Arc<RelayEntry>, time: Duration) {
-        let is_first = || self.order().first().is_some_and(|current| Arc::ptr_eq(current, first_relay));
+        let is_first = || self.usable_relays().first().is_some_and(|current| Arc::ptr_eq(current, first_relay));
         let until_replaced = async {
             while is_first() {
                 self.wake.notified().await;
@@ -579,7 +581,7 @@ impl RelayPool {
     /// closed one of them.
     fn drop_stale(&self, first_relay: &Arc<RelayEntry>) -> bool {
         let (trusted, mut given_up) = (self.trusted(), false);
-        lock(&self.ready).retain_mut(|(entry, since, conn)| {
+        lock(&self.spares).retain_mut(|(entry, since, conn)| {
             let is_wanted = Arc::ptr_eq(entry, first_relay)
                 && since.elapsed() < MAX_SPARE_AGE
                 && dial::check_peer(conn, entry, &trusted).is_ok();
@@ -644,7 +646,7 @@ mod tests {
         runtime.block_on(async {
             let target = Target::new("192.0.2.1", 80).unwrap();
             let pool = new_pool(vec![relay_config(Some("a"))]);
-            pool.set_held(true);
+            pool.set_waiting(true);
             let started_at = Instant::now();
             assert!(matches!(pool.open_tunnel(&target).await, Err(TunnelError::Waiting)));
             assert!(started_at.elapsed() >= ADMISSION_WAIT);
@@ -652,13 +654,13 @@ mod tests {
             let shared_pool = Arc::clone(&pool);
             let release = tokio::spawn(async move {
                 sleep(ADMISSION_WAIT / 4).await;
-                shared_pool.set_held(false);
+                shared_pool.set_waiting(false);
             });
             assert!(matches!(pool.open_tunnel(&target).await, Err(TunnelError::NoRelay(_))));
             release.await.unwrap();
             let mixed_pool = new_pool(vec![relay_config(Some("a")), relay_config(None)]);
-            mixed_pool.set_held(true);
-            assert_eq!(mixed_pool.order().len(), 1);
+            mixed_pool.set_waiting(true);
+            assert_eq!(mixed_pool.usable_relays().len(), 1);
             assert!(matches!(mixed_pool.open_tunnel(&target).await, Err(TunnelError::NoRelay(_))));
         });
     }

@@ -115,14 +115,14 @@ impl SelectorDriver {
 
     /// Runs the selection until dropped.
     pub async fn run(&mut self) -> Infallible {
-        let (mut links, mut wanted) = (self.edge.links.subscribe(), self.edge.stream_origin.subscribe());
+        let (mut links, mut stream_origin) = (self.edge.links.subscribe(), self.edge.stream_origin.subscribe());
         self.run_outputs().await;
         // Rates are recorded with the links over which they were measured, so links must be known first.
         let _ = timeout(FIRST_LINKS_TIMEOUT, links.wait_for(|links| !links.is_empty())).await.map(drop);
         let edge = Arc::clone(&self.edge);
         loop {
             self.update_links(&links.borrow_and_update().clone());
-            if let Some(origin) = wanted.borrow_and_update().origin.clone()
+            if let Some(origin) = stream_origin.borrow_and_update().origin.clone()
                 && self.selector.set_origin(origin)
             {
                 self.state_writer.mark_dirty();
@@ -140,7 +140,7 @@ impl SelectorDriver {
                 () = sleep(deadline.since(self.now())) => {}
                 () = edge.relay_pool.relay_failed() => {}
                 _ = links.changed() => {}
-                _ = wanted.changed() => {}
+                _ = stream_origin.changed() => {}
             }
         }
     }
@@ -179,8 +179,8 @@ impl SelectorDriver {
                     };
                     self.selector.handle_probe(&relay, probe, sent, self.now());
                 }
-                Output::RequestAssignment(wish) => {
-                    let response = self.client.post("/v1/edges/request", &wish).await;
+                Output::RequestAssignment(request) => {
+                    let response = self.client.post("/v1/edges/request", &request).await;
                     self.handle_reply(response).await;
                 }
                 Output::SendReport(report) => {
@@ -314,10 +314,10 @@ impl SelectorDriver {
     }
 
     fn publish_status(&self) {
-        let ((given, reason), is_waiting) = (self.selector.assignment(), self.selector.is_waiting());
-        self.edge.relay_pool.set_held(is_waiting);
+        let ((assignment, reason), is_waiting) = (self.selector.assignment(), self.selector.is_waiting());
+        self.edge.relay_pool.set_waiting(is_waiting);
         self.status.send_modify(|view| {
-            view.assignment = given.cloned();
+            view.assignment = assignment.cloned();
             view.reason = reason;
             view.waiting = is_waiting;
             view.relays =

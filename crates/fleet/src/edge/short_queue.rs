@@ -28,7 +28,7 @@ impl SendQueue {
     }
 
     /// How long to wait before more is written; `None`: no wait.
-    pub(super) fn wait(&self) -> Option<Duration> {
+    pub(super) fn delay(&self) -> Option<Duration> {
         self.0.as_ref().and_then(|socket| mptcp_send_queue::write_delay(socket).ok().flatten())
     }
 }
@@ -48,12 +48,12 @@ impl<P> ShortQueuePacer<P> {
 
 impl<P: Pacer> Pacer for ShortQueuePacer<P> {
     fn request(&mut self, up: bool, wanted: DataSize) -> PaceGrant {
-        match up.then(|| self.queue.wait()).flatten() {
+        match up.then(|| self.queue.delay()).flatten() {
             Some(later) => PaceGrant::RetryAfter(later),
             None => self.inner.request(up, wanted),
         }
     }
-    fn settle(&mut self, up: bool, granted: DataSize, passed: DataSize) {
-        self.inner.settle(up, granted, passed);
+    fn settle(&mut self, up: bool, granted: DataSize, sent: DataSize) {
+        self.inner.settle(up, granted, sent);
     }
 }

@@ -164,8 +164,8 @@ mod tests {
         let state = PersistedState { origin: Some("a.example:1935".parse().unwrap()), ..PersistedState::default() };
         file.write(state.clone()).unwrap();
         file.write(state.clone()).unwrap();
-        let (read, passed) = file.read().unwrap();
-        assert!(read == state && passed < Duration::from_secs(60));
+        let (read, age) = file.read().unwrap();
+        assert!(read == state && age < Duration::from_secs(60));
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         for damaged in ["", "{}", "{\"version\":2,\"saved_unix_s\":0,\"known\":{}}"] {

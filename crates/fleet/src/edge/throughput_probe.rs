@@ -120,7 +120,7 @@ async fn send(
     chunk.resize(chunk.len() + SIZE, 0);
     chunk.extend(b"\r\n");
     while *sent < max_bytes {
-        while let Some(wait) = queue.wait() {
+        while let Some(wait) = queue.delay() {
             sleep(wait).await;
         }
         writer.write_all(&chunk).await?;
@@ -152,8 +152,8 @@ impl CountReader {
         if !self.has_head {
             match parse_response(&self.bytes)? {
                 None => return Ok(Vec::new()),
-                Some(answer) if answer.status == 200 => drop(self.bytes.drain(..answer.len)),
-                Some(answer) => return Err(io::Error::other(format!("{} {}", answer.status, answer.words))),
+                Some(answer) if answer.status == 200 => drop(self.bytes.drain(..answer.head_len)),
+                Some(answer) => return Err(io::Error::other(format!("{} {}", answer.status, answer.details))),
             }
             self.has_head = true;
         }

@@ -76,12 +76,12 @@ impl MeteredPacer {
 }
 
 impl Pacer for MeteredPacer {
-    fn request(&mut self, is_up: bool, wanted: DataSize) -> PaceGrant {
+    fn request(&mut self, is_up: bool, requested: DataSize) -> PaceGrant {
         // A new request means that the kernel has accepted the previous piece.
         if is_up && std::mem::take(&mut self.is_blocked) {
             self.meter.lock().unblock();
         }
-        PaceGrant::Granted(wanted)
+        PaceGrant::Granted(requested)
     }
 
     fn settle(&mut self, is_up: bool, _: DataSize, sent: DataSize) {

@@ -42,7 +42,7 @@ impl ClientTrust {
     }
 
     /// Whether the peer of a connection may carry flows; `member` is the name that the fleet service has given.
-    pub(super) fn check(
+    pub(super) fn check_relay(
         &self,
         certificates: Option<&[CertificateDer<'_>]>,
         member: Option<&Name>,

@@ -81,7 +81,7 @@ pub(super) struct UdpLinkSelector {
 }
 
 impl UdpLinkSelector {
-    pub(super) fn now(&self) -> &UdpLinkState {
+    pub(super) fn state(&self) -> &UdpLinkState {
         &self.state
     }
 
@@ -192,7 +192,7 @@ mod tests {
     /// Updates each two seconds from one time to another; returns the link chosen at the end.
     fn run(selector: &mut UdpLinkSelector, (from, to): (u64, u64), links: &[LinkState]) -> Option<String> {
         (from..=to).step_by(2).for_each(|second| selector.update(at(second), links, Some("eth0")));
-        selector.now().link.clone()
+        selector.state().link.clone()
     }
 
     /// A selector that has chosen the faster one of two links.
@@ -206,7 +206,7 @@ mod tests {
     fn the_hosts_default_route_is_used_until_rates_have_been_known_for_a_while() {
         let mut selector = UdpLinkSelector::default();
         assert_eq!(run(&mut selector, (0, 100), &[link("eth0", 0), link("wlan0", 0)]), None);
-        assert_eq!(selector.now().reason, UdpLinkReason::Unknown);
+        assert_eq!(selector.state().reason, UdpLinkReason::Unknown);
         let small = LinkState { peak_rate: Bitrate::from_bits_per_sec(200_000), ..link("wlan0", 0) };
         assert_eq!(
             run(&mut selector, (102, 200), &[link("eth0", 0), small]),
@@ -215,14 +215,14 @@ mod tests {
         );
         assert_eq!(run(&mut selector, (202, 210), &[link("eth0", 4), link("wlan0", 8)]), None);
         assert_eq!(run(&mut selector, (212, 212), &[link("eth0", 4), link("wlan0", 8)]).unwrap(), "wlan0");
-        assert_eq!(selector.now().reason, UdpLinkReason::Fastest);
+        assert_eq!(selector.state().reason, UdpLinkReason::Fastest);
     }
 
     #[test]
     fn the_link_of_the_default_route_is_kept_if_no_other_is_much_better() {
         let mut selector = UdpLinkSelector::default();
         assert_eq!(run(&mut selector, (0, 10), &[link("wlan0", 5), link("eth0", 4)]).unwrap(), "eth0");
-        assert_eq!(selector.now().reason, UdpLinkReason::DefaultRoute);
+        assert_eq!(selector.state().reason, UdpLinkReason::DefaultRoute);
         assert_eq!(run(&mut selector, (12, 600), &[link("wlan0", 5), link("eth0", 4)]).unwrap(), "eth0");
     }
 
@@ -233,7 +233,7 @@ mod tests {
         {
             let mut selector = UdpLinkSelector::default();
             assert_eq!(run(&mut selector, (0, 0), &[dead, link("wlan0", 0)]).unwrap(), "wlan0");
-            assert_eq!(selector.now().reason, UdpLinkReason::Replacement);
+            assert_eq!(selector.state().reason, UdpLinkReason::Replacement);
         }
     }
 
@@ -252,7 +252,7 @@ mod tests {
         let mut selector = selector_on_faster_link();
         let down: Vec<LinkState> = links.into_iter().map(|link| LinkState { up: false, ..link }).collect();
         assert_eq!(run(&mut selector, (12, 12), &down), None);
-        assert_eq!(selector.now().reason, UdpLinkReason::Unknown);
+        assert_eq!(selector.state().reason, UdpLinkReason::Unknown);
     }
 
     #[test]

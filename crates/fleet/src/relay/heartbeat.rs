@@ -127,8 +127,9 @@ fn apply_reply(relay: &Relay, reply: &HeartbeatReply, newest: &mut NewestVersion
     }
     relay.registry.set_closed(reply.draining);
     if let Some(assignments) = &reply.reservations {
-        let of = |reserved: &crate::service::api_types::Reservation| (reserved.edge.clone(), reserved.reservation);
-        relay.registry.set_assigned(assignments.iter().map(of).collect());
+        let to_pair =
+            |reserved: &crate::service::api_types::Reservation| (reserved.edge.clone(), reserved.reservation);
+        relay.registry.set_assigned(assignments.iter().map(to_pair).collect());
     }
 }
 

@@ -120,13 +120,13 @@ impl Relay {
     /// Accepts new tunnels again. Returns false if the relay is stopping, which cannot be undone.
     pub fn undrain(&self) -> bool {
         self.lifecycle.send_if_modified(|state| {
-            let may = *state <= LifecycleState::Draining;
-            if may {
+            let can_undrain = *state <= LifecycleState::Draining;
+            if can_undrain {
                 *state = LifecycleState::Open;
                 // Inside the closure: otherwise a stop between the two changes would be followed by new tunnels.
                 self.registry.set_draining(false);
             }
-            may
+            can_undrain
         })
     }
 

@@ -89,8 +89,8 @@ enum RcvbufState {
 }
 
 impl TunnelRcvbuf {
-    pub(super) fn new(rooms: &Arc<RcvbufBudget>) -> Self {
-        Self { budget: Arc::clone(rooms), state: RcvbufState::New }
+    pub(super) fn new(budget: &Arc<RcvbufBudget>) -> Self {
+        Self { budget: Arc::clone(budget), state: RcvbufState::New }
     }
 
     /// Adapts the buffer to the bytes received so far.

@@ -205,9 +205,9 @@ impl Registry {
         state.connections += 1;
         let edge = state.edges.entry(name.clone()).or_default();
         edge.connections += 1;
-        let meter = Arc::clone(&edge.counters);
+        let counters = Arc::clone(&edge.counters);
         drop(state);
-        Ok(ConnPermit { registry: Arc::clone(self), name, counters: meter, has_tunnel: false })
+        Ok(ConnPermit { registry: Arc::clone(self), name, counters, has_tunnel: false })
     }
 
     /// Sets whether the relay itself refuses new tunnels.

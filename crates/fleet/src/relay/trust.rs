@@ -31,7 +31,7 @@ pub struct ServerTrust {
 }
 
 impl ServerTrust {
-    fn of(credentials: &Credentials, clients: &ClientAuth, revocations: RevocationFile) -> Result<Self, TlsError> {
+    fn new(credentials: &Credentials, clients: &ClientAuth, revocations: RevocationFile) -> Result<Self, TlsError> {
         let tls = server_config(credentials, revocations.crl_der(), clients, true)?;
         let peers = Arc::new(client_config(credentials, Some(revocations.crl_der()), true)?);
         Ok(Self {
@@ -92,7 +92,7 @@ impl TrustStore {
         clients: ClientAuth,
     ) -> Result<Self, TrustError> {
         let revocations = RevocationFile::open(crl_path, credentials.authority())?;
-        let trusted = ServerTrust::of(&credentials, &clients, revocations)?;
+        let trusted = ServerTrust::new(&credentials, &clients, revocations)?;
         let current = watch::Sender::new(Arc::new(trusted));
         Ok(Self { credentials: Mutex::new(credentials), clients, current, reload: ListReload::default() })
     }
@@ -113,7 +113,7 @@ impl TrustStore {
             // The previous list of the old authority may be newer than the one in the bundle.
             (credentials.with_crl(&current), read)
         };
-        let trusted = ServerTrust::of(&credentials, &self.clients, revocations)?;
+        let trusted = ServerTrust::new(&credentials, &self.clients, revocations)?;
         *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = credentials;
         self.current.send_replace(Arc::new(trusted));
         Ok(())
@@ -154,7 +154,7 @@ impl TrustStore {
         let current = self.current.borrow().revocations.clone();
         let Some(revocations) = self.reload.changed(&current)? else { return Ok(false) };
         let credentials = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
-        self.current.send_replace(Arc::new(ServerTrust::of(&credentials, &self.clients, revocations)?));
+        self.current.send_replace(Arc::new(ServerTrust::new(&credentials, &self.clients, revocations)?));
         tracing::info!("loaded a new revocation list");
         Ok(true)
     }

@@ -217,10 +217,10 @@ mod tests {
 
     #[test]
     fn a_name_that_changes_after_the_check_leads_to_the_checked_address() {
-        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
         fn rebinds(_: &str) -> io::Result<Vec<IpAddr>> {
             // The first result is allowed; every later one would be an address of the relay's network.
-            let host = if ASKED.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 };
+            let host = if LOOKUPS.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 };
             Ok(vec![IpAddr::from([127, 0, 0, host])])
         }
         block_on(async {
@@ -233,7 +233,7 @@ mod tests {
             let name = target("rebinds.example", port);
             let connection = super::connect(&name, &edge, &context, &mut FlowRecord::new(&edge)).await.unwrap();
             assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());
-            assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+            assert_eq!(LOOKUPS.load(Ordering::Relaxed), 1);
             let problem = super::connect(&name, &edge, &context, &mut FlowRecord::new(&edge)).await.unwrap_err();
             assert_eq!(problem.error, "destination_ip_prohibited");
         });

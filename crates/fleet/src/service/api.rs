@@ -129,29 +129,29 @@ async fn route(
         Route::Enrol => return enrol_reply(coordinator, coordinator.enrol(parse(&body)?).await?),
         Route::Renew => {
             // A process that forwards for others may renew only its own certificate, never that of the member in the header.
-            let shown =
+            let presented_by =
                 caller.ok_or_else(|| Problem::not_allowed("a client certificate of this fleet is required"))?;
-            return enrol_reply(coordinator, coordinator.renew(shown.certificate.clone()).await?);
+            return enrol_reply(coordinator, coordinator.renew(presented_by.certificate.clone()).await?);
         }
         _ => {}
     }
     if let (Route::Heartbeat, None, Some(caller)) = (route, &on_behalf_of, caller) {
         check_announced(&parse(&body)?, &caller.certificate)?;
     }
-    let me = on_behalf_of
+    let member = on_behalf_of
         .as_ref()
         .or(peer)
         .ok_or_else(|| Problem::not_allowed("a client certificate of this fleet is required"))?;
     let query = uri.query().unwrap_or_default();
     if coordinator.is_leader() {
-        return handle_as_leader(coordinator, (route, path), (me, process), query, &body).await;
+        return handle_as_leader(coordinator, (route, path), (member, process), query, &body).await;
     }
     // A forwarded request is not forwarded again: no process leads, or the other process has an outdated view of the leader.
     let forwarded = match on_behalf_of {
         None => {
             coordinator
                 .forward_to_leader(
-                    (me, process),
+                    (member, process),
                     &method,
                     uri.path_and_query().map_or("/", |it| it.as_str()),
                     &body,
@@ -164,7 +164,7 @@ async fn route(
         Some(answer) => Ok(answer),
         // Rule 3: a relay gets a reply even without a leader.
         None if route == Route::Heartbeat => {
-            handle_as_leader(coordinator, (route, path), (me, process), query, &body).await
+            handle_as_leader(coordinator, (route, path), (member, process), query, &body).await
         }
         None => {
             Err(unavailable("not-leading", "no process of the fleet service is known to be the leader; try again"))

@@ -425,7 +425,7 @@ impl AssignmentRequest {
         }
         let mut names = BTreeSet::new();
         match self.measurements.iter().find(|one| !names.insert(&one.relay)) {
-            Some(twice) => Err(format!("measurements: relay {} is listed twice", twice.relay)),
+            Some(duplicate) => Err(format!("measurements: relay {} is listed twice", duplicate.relay)),
             None => Ok(()),
         }
     }

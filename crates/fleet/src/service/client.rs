@@ -125,9 +125,9 @@ impl ServiceTarget {
         };
         // A service on this host, on a LAN of this host or behind a static route is reached by the kernel's routes alone. The dialer
         // learns this from the result, so that it does not take the link for the path to the service.
-        let is_behind_links = addresses
-            .iter()
-            .any(|address| dialer.is_behind_links(address.ip()) && !is_beyond_routes(address.ip(), link, dialer));
+        let is_behind_links = addresses.iter().any(|address| {
+            dialer.is_behind_links(address.ip()) && !is_behind_static_route(address.ip(), link, dialer)
+        });
         let link = link.filter(|_| is_behind_links);
         if let Some(link) = link {
             addresses = LinkDialer::with_link_families(addresses, link)?;
@@ -169,12 +169,12 @@ impl ServiceTarget {
 }
 
 /// Whether the kernel reaches an address by a static route that the dialer's links do not know.
-fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &LinkDialer) -> bool {
+fn is_behind_static_route(address: IpAddr, link: Option<&Interface>, dialer: &LinkDialer) -> bool {
     let is_own = link.is_some_and(|link| link.is_on_subnet(address));
-    leaves_beside(
+    uses_static_route(
         AddressZone::of(address),
         is_own,
-        non_default_route_interface(address).map(|over| starts.is_link(over)),
+        non_default_route_interface(address).map(|over| dialer.is_link(over)),
     )
 }
 
@@ -183,7 +183,7 @@ fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &LinkDial
 ///
 /// A public address that is routed over a link can be reached over the other links as well; one behind a VPN or another router cannot.
 /// A private network can be reached only where its route leads.
-fn leaves_beside(zone: AddressZone, is_own: bool, static_route: Option<bool>) -> bool {
+fn uses_static_route(zone: AddressZone, is_own: bool, static_route: Option<bool>) -> bool {
     !is_own && static_route.is_some_and(|by_a_link| zone == AddressZone::Private || !by_a_link)
 }
 
@@ -352,25 +352,25 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let starts = match &self.link_use {
+        let dialer = match &self.link_use {
             LinkUse::KernelRoutes => None,
             LinkUse::Dialer(dialer) => Some(Arc::clone(dialer)),
             LinkUse::SurveyedLinks => Some(LinkDialer::from_survey().await),
         };
-        let stream = match starts {
+        let stream = match dialer {
             None => {
                 let addresses = lookup_host((self.host.as_str(), self.port))
                     .await
                     .map_err(|error| self.network_error(error))?;
                 self.target().connect_any(&addresses.collect::<Vec<_>>(), None).await
             }
-            Some(starts) => {
-                let (to, of) = (self.target(), Arc::clone(&starts));
+            Some(dialer) => {
+                let (target, attempt_dialer) = (self.target(), Arc::clone(&dialer));
                 let attempt = move |link: Option<Arc<Interface>>| {
-                    let (target, link_dialer) = (to.clone(), Arc::clone(&of));
+                    let (target, link_dialer) = (target.clone(), Arc::clone(&attempt_dialer));
                     async move { target.connect_over_link(link.as_deref(), &link_dialer).await }
                 };
-                starts.connect(attempt).await
+                dialer.connect(attempt).await
             }
         };
         self.start_http(stream.map_err(|error| self.network_error(error))?).await
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_service_behind_a_static_route_is_reached_by_the_kernels_route() {
         let (by_a_link, by_another) = (Some(true), Some(false));
-        for (zone, is_own, static_route, beside) in [
+        for (zone, is_own, static_route, expected) in [
             (AddressZone::Internet, false, None, false),
             // Pinned to a link: it can be behind the others as well.
             (AddressZone::Internet, false, by_a_link, false),
@@ -445,7 +445,11 @@ mod tests {
             (AddressZone::Private, true, by_a_link, false),
             (AddressZone::Internet, true, by_a_link, false),
         ] {
-            assert_eq!(leaves_beside(zone, is_own, static_route), beside, "{zone:?} {is_own} {static_route:?}");
+            assert_eq!(
+                uses_static_route(zone, is_own, static_route),
+                expected,
+                "{zone:?} {is_own} {static_route:?}"
+            );
         }
     }
 

@@ -261,7 +261,7 @@ impl Coordinator {
                 Output::Decided(edge) => {
                     let waiting = lock(&self.waiters).remove(&edge).unwrap_or_default();
                     // A caller that has disconnected meanwhile has dropped its receiver.
-                    waiting.into_iter().for_each(|tell| _ = tell.send(()));
+                    waiting.into_iter().for_each(|waiter| _ = waiter.send(()));
                 }
                 Output::RaiseEpoch(epoch) => self.lease.raise_min_epoch(epoch),
             }
@@ -278,7 +278,7 @@ impl Coordinator {
         let (decided_tx, decided_rx) = oneshot::channel();
         let mut waiting = lock(&self.waiters);
         let waiters = waiting.entry(edge.clone()).or_default();
-        waiters.retain(|tell| !tell.is_closed());
+        waiters.retain(|waiter| !waiter.is_closed());
         waiters.push(decided_tx);
         decided_rx
     }
@@ -288,14 +288,15 @@ impl Coordinator {
         self: &Arc<Self>,
         by: &Name,
         relay: Name,
-        closed: bool,
+        draining: bool,
         time: Option<Duration>,
     ) -> bool {
-        self.with_scheduler(|scheduler, now| scheduler.drain(&relay, closed, time, now));
+        self.with_scheduler(|scheduler, now| scheduler.drain(&relay, draining, time, now));
         let key = format!("{DRAIN_PREFIX}{relay}");
         let expires_at = time.map_or(UtcSeconds::MAX, |time| UtcSeconds::now().saturating_add(time));
         let entry = Entry { key, value: by.to_string(), expires_at };
-        let update = move |store: &mut dyn Store| if closed { store.put(&entry) } else { store.remove(&entry.key) };
+        let update =
+            move |store: &mut dyn Store| if draining { store.put(&entry) } else { store.remove(&entry.key) };
         self.store(update).await.is_ok()
     }
 
@@ -432,12 +433,12 @@ impl Coordinator {
 
     /// Sets or clears the error of one source (rule 4).
     fn set_error(&self, source: ErrorSource, text: Option<String>) {
-        let mut troubles = lock(&self.errors);
+        let mut errors = lock(&self.errors);
         match text {
-            Some(words) => _ = troubles.insert(source, words),
-            None => _ = troubles.remove(&source),
+            Some(error) => _ = errors.insert(source, error),
+            None => _ = errors.remove(&source),
         }
-        let worst = troubles.values().next().cloned();
+        let worst = errors.values().next().cloned();
         self.error.send_if_modified(|current| {
             let has_changed = current.is_some() != worst.is_some();
             *current = worst;
@@ -459,10 +460,10 @@ struct UsedTokensInBoth<'a> {
 }
 
 impl UsedTokens for UsedTokensInBoth<'_> {
-    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError> {
+    fn mark_used(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError> {
         let is_new_in_store = lock(self.store).claim(nonce, until);
         let is_new_in_store = is_new_in_store.map_err(|error| CaError::Library(error.to_string()))?;
-        Ok(self.file.claim(nonce, until)? && is_new_in_store)
+        Ok(self.file.mark_used(nonce, until)? && is_new_in_store)
     }
 }
 

@@ -131,7 +131,7 @@ mod tests {
         }
 
         /// A report, five seconds after the last one.
-        fn heard(&mut self, instance: u8, from: &str) -> Option<Change> {
+        fn report(&mut self, instance: u8, from: &str) -> Option<Change> {
             self.now += Duration::from_secs(5);
             let instance = format!("{instance:032x}").parse().unwrap();
             self.duplicates.note(&self.edge, instance, from.parse().unwrap(), self.now)
@@ -142,17 +142,17 @@ mod tests {
     fn two_processes_with_one_certificate_are_reported_once_and_their_end_once() {
         let mut world = World::new();
         for (instance, from) in [(2, "198.51.100.2"), (1, "192.0.2.1"), (2, "198.51.100.2"), (1, "192.0.2.1")] {
-            assert_eq!(world.heard(instance, from), None);
+            assert_eq!(world.report(instance, from), None);
         }
         let addresses: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap(), "198.51.100.2".parse().unwrap()];
-        assert_eq!(world.heard(2, "198.51.100.2"), Some(Change::Duplicated(addresses)));
+        assert_eq!(world.report(2, "198.51.100.2"), Some(Change::Duplicated(addresses)));
         let edge = world.edge.clone();
         assert_eq!(world.duplicates.addresses_in_use(&edge, world.now).len(), 2);
         for _ in 0..20 {
-            assert_eq!(world.heard(1, "192.0.2.1"), None);
-            assert_eq!(world.heard(2, "198.51.100.2"), None);
+            assert_eq!(world.report(1, "192.0.2.1"), None);
+            assert_eq!(world.report(2, "198.51.100.2"), None);
         }
-        let changes: Vec<Change> = (0..20).filter_map(|_| world.heard(2, "198.51.100.2")).collect();
+        let changes: Vec<Change> = (0..20).filter_map(|_| world.report(2, "198.51.100.2")).collect();
         assert_eq!(changes, [Change::Resolved]);
         assert!(world.duplicates.addresses_in_use(&edge, world.now).is_empty());
     }
@@ -162,7 +162,7 @@ mod tests {
         let mut world = World::new();
         for _ in 0..50 {
             for from in ["192.0.2.1", "198.51.100.2", "2001:db8::7"] {
-                assert_eq!(world.heard(1, from), None);
+                assert_eq!(world.report(1, from), None);
             }
         }
         assert!(world.duplicates.addresses_in_use(&world.edge.clone(), world.now).is_empty());
@@ -173,19 +173,19 @@ mod tests {
         let mut world = World::new();
         for instance in 0..100 {
             for _ in 0..instance % 3 + 1 {
-                assert_eq!(world.heard(instance, "192.0.2.1"), None);
+                assert_eq!(world.report(instance, "192.0.2.1"), None);
             }
         }
         // A late request of the previous process.
-        assert_eq!(world.heard(98, "192.0.2.1"), None);
-        assert_eq!(world.heard(99, "192.0.2.1"), None);
+        assert_eq!(world.report(98, "192.0.2.1"), None);
+        assert_eq!(world.report(99, "192.0.2.1"), None);
     }
 
     #[test]
     fn three_copies_behind_one_address_are_reported() {
         let mut world = World::new();
         let changes: Vec<Change> =
-            (0..4).flat_map(|_| [1, 2, 3]).filter_map(|instance| world.heard(instance, "192.0.2.1")).collect();
+            (0..4).flat_map(|_| [1, 2, 3]).filter_map(|instance| world.report(instance, "192.0.2.1")).collect();
         assert!(
             matches!(changes.as_slice(), [Change::Duplicated(addresses)] if addresses.len() == 3),
             "{changes:?}"

@@ -119,8 +119,9 @@ impl ApiListener {
         let mut listeners = Vec::new();
         for address in listen {
             let bound = TcpListener::bind(address).await;
-            let say = |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {error}"));
-            listeners.push(bound.map_err(say)?);
+            let bind_error =
+                |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {error}"));
+            listeners.push(bound.map_err(bind_error)?);
         }
         let shared = SharedLimits {
             limits,
@@ -333,9 +334,9 @@ mod tests {
         let wanted = Limits::default();
         let of = |descriptors| {
             let Limits {
-                max_connections: connections, max_handshakes: handshakes, max_anonymous: strangers, ..
+                max_connections: connections, max_handshakes: handshakes, max_anonymous: anonymous, ..
             } = wanted.fit_descriptors(descriptors);
-            (connections, handshakes, strangers)
+            (connections, handshakes, anonymous)
         };
         assert_eq!(of(65_536), (50_000, 2048, 64));
         assert_eq!(of(4096), (3712, 928, 64));

@@ -129,18 +129,18 @@ mod tests {
 
     #[test]
     fn every_reference_in_the_api_description_resolves() {
-        fn look(value: &serde_json::Value, root: &serde_json::Value, count: &mut usize) {
+        fn check_refs(value: &serde_json::Value, root: &serde_json::Value, count: &mut usize) {
             if let Some(to) = value.get("$ref").and_then(|it| it.as_str()) {
                 assert!(root.pointer(to.trim_start_matches('#')).is_some(), "{to}");
                 *count += 1;
             }
-            value.as_object().into_iter().flatten().for_each(|(_, inner)| look(inner, root, count));
-            value.as_array().into_iter().flatten().for_each(|inner| look(inner, root, count));
+            value.as_object().into_iter().flatten().for_each(|(_, inner)| check_refs(inner, root, count));
+            value.as_array().into_iter().flatten().for_each(|inner| check_refs(inner, root, count));
         }
         let text = include_str!("../../../../docs/fleet-api.json");
         let root: serde_json::Value = serde_json::from_str(text).unwrap();
         let mut count = 0;
-        look(&root, &root, &mut count);
+        check_refs(&root, &root, &mut count);
         assert!(count > 20);
     }
 

@@ -57,9 +57,9 @@ impl TestFleet {
         RevocationFile::open(&self.authority.crl_path(), self.authority.certificate()).unwrap()
     }
 
-    fn server(&self, roles: &[Role], strangers: bool) -> Arc<ServerConfig> {
+    fn server(&self, roles: &[Role], allow_unauthenticated: bool) -> Arc<ServerConfig> {
         let credentials = self.member("marline://relay/fra-1");
-        let clients = ClientAuth { roles: roles.to_vec(), allow_unauthenticated: strangers };
+        let clients = ClientAuth { roles: roles.to_vec(), allow_unauthenticated };
         Arc::new(server_config(&credentials, self.revocations().crl_der(), &clients, true).unwrap())
     }
 }
@@ -100,8 +100,8 @@ fn exchange(stream: &mut (impl Read + Write)) -> io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-fn assert_refused(met: Result<Handshake, String>, expected: &str) {
-    let message = met.err().expect("the handshake is rejected");
+fn assert_refused(result: Result<Handshake, String>, expected: &str) {
+    let message = result.err().expect("the handshake is rejected");
     assert!(message.contains(expected), "{message}");
 }
 
@@ -133,9 +133,12 @@ fn members_of_one_fleet_authenticate_each_other() {
 #[test]
 fn clients_without_a_certificate_are_unauthenticated() {
     let fleet = TestFleet::new();
-    let nobody = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
-    assert_refused(handshake(&fleet.server(&[Role::Edge], false), &nobody, "localhost"), "NoCertificatesPresented");
-    let met = handshake(&fleet.server(&[Role::Edge], true), &nobody, "localhost").unwrap();
+    let unauthenticated = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
+    assert_refused(
+        handshake(&fleet.server(&[Role::Edge], false), &unauthenticated, "localhost"),
+        "NoCertificatesPresented",
+    );
+    let met = handshake(&fleet.server(&[Role::Edge], true), &unauthenticated, "localhost").unwrap();
     assert!(Peer::of(met.server.peer_certificates()).unwrap_err().to_string().contains("no certificate"));
 }
 
@@ -251,7 +254,7 @@ fn a_certificate_revoked_by_another_authority_of_the_bundle_is_rejected() {
     let bad_relay = with_two_authorities(&old, &new, relay_name);
     for member in [&stolen, &bad_relay] {
         let serial = member.peer().unwrap().serial;
-        let issued = old.authority.issued(UtcSeconds::now()).unwrap();
+        let issued = old.authority.issued_certs(UtcSeconds::now()).unwrap();
         let (issued, _) = issued.iter().find(|(one, _)| one.serial.as_bytes() == serial).unwrap();
         old.authority.revoke(issued.serial, UtcSeconds::now()).unwrap();
     }

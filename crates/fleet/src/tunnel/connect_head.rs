@@ -11,7 +11,7 @@ use std::net::IpAddr;
 /// Longest accepted head. chosen: a host name and a dozen fields; the default of nginx.
 pub(crate) const MAX_HEAD_LEN: usize = 8192;
 /// Highest number of header fields. chosen: curl sends four.
-const MAX_FIELDS: usize = 64;
+const MAX_HEADER_FIELDS: usize = 64;
 
 /// A request of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,30 +126,30 @@ impl Status {
 
 impl Problem {
     /// Creates a problem; `error` is an error type of RFC 9209.
-    pub(crate) fn new(status: Status, error: &'static str, words: impl Into<String>) -> Self {
-        Self { status, error, details: words.into() }
+    pub(crate) fn new(status: Status, error: &'static str, details: impl Into<String>) -> Self {
+        Self { status, error, details: details.into() }
     }
 
     /// The complete HTTP response.
     pub(crate) fn to_response(&self) -> String {
-        let mut answer = format!("HTTP/1.1 {}\r\n", self.status.as_str());
+        let mut response = format!("HTTP/1.1 {}\r\n", self.status.as_str());
         // marline's own texts contain no quotes; system error messages might.
         let details: String =
             self.details.chars().filter(|c| matches!(c, ' '..='~') && !matches!(c, '"' | '\\')).collect();
-        let _ = write!(answer, "Proxy-Status: marline; error={}; details=\"{details}\"\r\n", self.error);
+        let _ = write!(response, "Proxy-Status: marline; error={}; details=\"{details}\"\r\n", self.error);
         if self.status == Status::MethodNotAllowed {
-            answer.push_str("Allow: CONNECT\r\n");
+            response.push_str("Allow: CONNECT\r\n");
         }
         if matches!(self.status, Status::ServiceUnavailable | Status::TooManyRequests) {
-            let _ = write!(answer, "Retry-After: {RETRY_AFTER}\r\n");
+            let _ = write!(response, "Retry-After: {RETRY_AFTER}\r\n");
         }
         let _ = write!(
-            answer,
+            response,
             "Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}\n",
             self.details.len() + 1,
             self.details
         );
-        answer
+        response
     }
 }
 
@@ -164,9 +164,9 @@ pub(crate) const CONNECTED: &str = "HTTP/1.1 200 Connection established\r\n\r\n"
 ///
 /// # Errors The problem with which to respond.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Problem> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADER_FIELDS];
     let mut head = httparse::Request::new(&mut fields);
-    let bad = |words: String| Problem::new(Status::BadRequest, "http_request_error", words);
+    let bad = |details: String| Problem::new(Status::BadRequest, "http_request_error", details);
     let len = match head.parse(bytes) {
         Ok(httparse::Status::Complete(len)) if len <= MAX_HEAD_LEN => len,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_LEN => return Ok(None),

@@ -115,17 +115,17 @@ where
 {
     let mut up = Direction { buffer: TunnelBuffer::new(from_client), ..Direction::new(true) };
     let mut down = Direction { buffer: TunnelBuffer::new(from_upstream), ..Direction::new(false) };
-    let (mut idle_timer, mut is_ups_turn) = (IdleTimer::new(timeouts), true);
+    let (mut idle_timer, mut is_up_next) = (IdleTimer::new(timeouts), true);
     // Alternate between the directions until both are closed or cannot proceed.
     std::future::poll_fn(|cx| {
         let (mut up_is_pending, mut down_is_pending) = (up.is_closed(), down.is_closed());
         while !(up_is_pending && down_is_pending) {
-            if is_ups_turn && !up_is_pending {
+            if is_up_next && !up_is_pending {
                 up_is_pending = up.step(cx, client, upstream, pacer)?.is_pending() || up.is_closed();
-            } else if !is_ups_turn && !down_is_pending {
+            } else if !is_up_next && !down_is_pending {
                 down_is_pending = down.step(cx, upstream, client, pacer)?.is_pending() || down.is_closed();
             }
-            is_ups_turn = !is_ups_turn;
+            is_up_next = !is_up_next;
         }
         watch(cx, client, UploadProgress { received: up.received, is_blocked: !up.buffer.pending().is_empty() });
         if up.is_closed() && down.is_closed() {
@@ -146,16 +146,16 @@ struct IdleTimer {
 }
 
 impl IdleTimer {
-    fn new(patience: IdleTimeouts) -> Self {
+    fn new(timeouts: IdleTimeouts) -> Self {
         let since = Instant::now();
-        let timer = Box::pin(tokio::time::sleep_until(since + patience.both_open));
-        Self { timeouts: patience, progress: 0, is_open: true, since, timer }
+        let timer = Box::pin(tokio::time::sleep_until(since + timeouts.both_open));
+        Self { timeouts, progress: 0, is_open: true, since, timer }
     }
 
     /// Ready with an error once there has been no progress for too long.
-    fn poll(&mut self, cx: &mut Context<'_>, moved: u64, is_open: bool) -> Poll<io::Error> {
-        if moved != self.progress || is_open != self.is_open {
-            (self.progress, self.since) = (moved, Instant::now());
+    fn poll(&mut self, cx: &mut Context<'_>, progress: u64, is_open: bool) -> Poll<io::Error> {
+        if progress != self.progress || is_open != self.is_open {
+            (self.progress, self.since) = (progress, Instant::now());
         }
         let timeout = if is_open { self.timeouts.both_open } else { self.timeouts.half_closed };
         if std::mem::replace(&mut self.is_open, is_open) != is_open {
@@ -182,7 +182,7 @@ struct Direction {
     received: u64,
     /// Counter of received bytes and of buffered bytes that were sent later; any change is progress.
     progress: u64,
-    pause: Option<Pin<Box<Sleep>>>,
+    pacer_pause: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -201,7 +201,7 @@ impl Direction {
             buffer: TunnelBuffer::default(),
             received: 0,
             progress: 0,
-            pause: None,
+            pacer_pause: None,
         }
     }
 
@@ -297,14 +297,14 @@ impl Direction {
     /// The number of bytes that may be read, once the pacer grants any.
     fn granted(&mut self, cx: &mut Context<'_>, pacer: &mut impl Pacer) -> Poll<DataSize> {
         loop {
-            if let Some(wait) = &mut self.pause {
-                ready!(wait.as_mut().poll(cx));
-                self.pause = None;
+            if let Some(pause) = &mut self.pacer_pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pacer_pause = None;
             }
             match pacer.request(self.is_up, DataSize::from_bytes(READ_SIZE as u64)) {
                 PaceGrant::Granted(size) => return Poll::Ready(size),
                 PaceGrant::RetryAfter(time) => {
-                    self.pause = Some(Box::pin(tokio::time::sleep(time.max(Duration::from_millis(1)))))
+                    self.pacer_pause = Some(Box::pin(tokio::time::sleep(time.max(Duration::from_millis(1)))))
                 }
             }
         }
@@ -348,19 +348,19 @@ mod tests {
     fn both_directions_are_copied_completely() {
         block_on(async {
             let ((mut program, mut edge), (mut server, mut origin)) = (duplex(1000), duplex(700));
-            let question: Vec<u8> = (0..50_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
+            let request: Vec<u8> = (0..50_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
             let mut pacer = CountingPacer { waits: 3, ..CountingPacer::default() };
             let talk = async {
-                program.write_all(&question).await.unwrap();
+                program.write_all(&request).await.unwrap();
                 program.shutdown().await.unwrap();
-                let mut answer = String::new();
-                program.read_to_string(&mut answer).await.unwrap();
-                assert_eq!(answer, "answer");
+                let mut response = String::new();
+                program.read_to_string(&mut response).await.unwrap();
+                assert_eq!(response, "answer");
             };
             let serve = async {
                 let mut received = Vec::new();
                 origin.read_to_end(&mut received).await.unwrap();
-                assert!(received.strip_prefix(b"early").unwrap() == question);
+                assert!(received.strip_prefix(b"early").unwrap() == request);
                 origin.write_all(b"answer").await.unwrap();
                 drop(origin);
             };
@@ -446,8 +446,8 @@ mod tests {
     #[test]
     fn neither_direction_waits_until_the_other_is_idle() {
         block_on(async {
-            let (mut turns, mut near, mut far) = (TurnPacer::default(), BusySocket, BusySocket);
-            let carried = copy_bidirectional(&mut near, &mut far, Vec::new(), Vec::new(), &mut turns);
+            let (mut turns, mut client, mut upstream) = (TurnPacer::default(), BusySocket, BusySocket);
+            let carried = copy_bidirectional(&mut client, &mut upstream, Vec::new(), Vec::new(), &mut turns);
             assert!(tokio::time::timeout(Duration::from_millis(50), carried).await.is_err());
             let ups = turns.taken.iter().filter(|up| **up).count();
             assert!((400..=600).contains(&ups), "{ups} of {} pieces went up", turns.taken.len());
@@ -457,11 +457,11 @@ mod tests {
     #[test]
     fn an_idle_tunnel_is_closed_and_earlier_if_half_closed() {
         block_on(async {
-            let patience =
+            let timeouts =
                 IdleTimeouts { both_open: Duration::from_secs(3600), half_closed: Duration::from_millis(60) };
             let ((mut program, mut edge), (mut server, mut origin)) = (duplex(1000), duplex(1000));
             let (mut free, buffered) = (UnlimitedPacer, (Vec::new(), Vec::new()));
-            let carried = copy_with_timeouts(patience, (&mut edge, &mut server), buffered, &mut free, |_, _, _| {});
+            let carried = copy_with_timeouts(timeouts, (&mut edge, &mut server), buffered, &mut free, |_, _, _| {});
             let talk = async {
                 // Longer than the short timeout, which does not apply yet.
                 tokio::time::sleep(Duration::from_millis(150)).await;

@@ -94,9 +94,9 @@ fn edges_relays_and_operators_use_the_api() {
 fn a_client_without_a_certificate_may_enrol_and_read_the_public_paths() {
     block_on(async {
         let service = TestService::start_default().await;
-        let mut stranger = service.anonymous_client();
-        assert_eq!(stranger.get::<Value>("/v1/health").await.unwrap(), json!({"status": "ok"}));
-        let described: Value = stranger.get("/v1/openapi.json").await.unwrap();
+        let mut anonymous = service.anonymous_client();
+        assert_eq!(anonymous.get::<Value>("/v1/health").await.unwrap(), json!({"status": "ok"}));
+        let described: Value = anonymous.get("/v1/openapi.json").await.unwrap();
         assert!(described["paths"]["/v1/enrol"].is_object());
         for path in ["/v1/relays", "/v1/edges", "/v1/candidates", "/v1/revoked"] {
             let problem = expect_problem(service.anonymous_client().get::<Value>(path).await);

@@ -32,7 +32,9 @@ fn small_disk(test: &str) -> Option<PathBuf> {
         command.stdin(Stdio::null()).output()
     };
     let variants: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
-    let is_possible = |way: &&[&str]| run(way, Path::new("true"), &[]).is_ok_and(|output| output.status.success());
+    let is_possible = |unshare_args: &&[&str]| {
+        run(unshare_args, Path::new("true"), &[]).is_ok_and(|output| output.status.success())
+    };
     let Some(variant) = variants.into_iter().find(is_possible) else {
         println!("skipped: cannot create a mount namespace with a tmpfs (unshare --mount, mount -t tmpfs)");
         return None;
@@ -79,20 +81,19 @@ fn a_full_disk_stops_no_relay_and_admits_no_revoked_member() {
             .start(Limits::default(), |_| Box::new(EmbeddedStore::open(&disk.join("fleet.redb")).unwrap()))
             .await;
         let revoked = disk.join("revoked.pem");
-        let AnnouncedRelay { relay, listeners: doors, trust, config: terms, client } =
-            AnnouncedRelay::new(&service, &revoked);
-        let address = doors.addresses()[0];
-        let (carries, announces) = (Arc::clone(&relay), Arc::clone(&relay));
-        tokio::spawn(async move { doors.serve(&carries).await.map(|never| match never {}) });
+        let AnnouncedRelay { relay, listeners, trust, config, client } = AnnouncedRelay::new(&service, &revoked);
+        let address = listeners.addresses()[0];
+        let (serving_relay, heartbeat_relay) = (Arc::clone(&relay), Arc::clone(&relay));
+        tokio::spawn(async move { listeners.serve(&serving_relay).await.map(|never| match never {}) });
         tokio::spawn(async move { match trust.run().await {} });
-        tokio::spawn(async move { match send_heartbeats(&announces, &terms, client, |_| {}).await {} });
+        tokio::spawn(async move { match send_heartbeats(&heartbeat_relay, &config, client, |_| {}).await {} });
         let mut ann = service.client("marline://operator/ann");
         wait_until("listed", async || !ann.get::<Vec<RelaySummary>>("/v1/relays").await.unwrap().is_empty()).await;
 
         let filler = fill_disk(&disk);
         let good = service.member("marline://edge/cam-2");
-        let thief = service.member("marline://edge/cam-1");
-        assert!(relay_answers(address, &good).await && relay_answers(address, &thief).await);
+        let revoked_edge = service.member("marline://edge/cam-1");
+        assert!(relay_answers(address, &good).await && relay_answers(address, &revoked_edge).await);
         // Heartbeats continue, edges are matched, and operators' orders take effect until the service restarts.
         let mut cam = service.client_of(&good);
         let got: AssignmentReply =
@@ -111,8 +112,9 @@ fn a_full_disk_stops_no_relay_and_admits_no_revoked_member() {
         assert_eq!(expect_problem(cam.post::<Value>("/v1/enrol", &enrol).await).status, 503);
         // A revoked edge is refused, although the relay cannot write the new list to its disk.
         let before = std::fs::read(&revoked).unwrap();
-        service.authority().revoke_name(&thief.peer().unwrap().identity, UtcSeconds::now()).unwrap();
-        wait_until("the relay refuses the revoked edge", async || !relay_answers(address, &thief).await).await;
+        service.authority().revoke_name(&revoked_edge.peer().unwrap().identity, UtcSeconds::now()).unwrap();
+        wait_until("the relay refuses the revoked edge", async || !relay_answers(address, &revoked_edge).await)
+            .await;
         assert!(relay_answers(address, &good).await);
         assert_eq!(std::fs::read(&revoked).unwrap(), before);
 

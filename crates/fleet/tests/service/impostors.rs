@@ -72,7 +72,7 @@ fn each_member_learns_of_a_new_revocation_list_and_may_fetch_it() {
 }
 
 /// An idle connection from this loopback address.
-async fn silent_connection(service: &TestService, from: &str) -> TcpStream {
+async fn idle_connection(service: &TestService, from: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
     socket.connect(service.address).await.unwrap()
@@ -88,17 +88,17 @@ fn idle_connections_without_a_certificate_prevent_no_enrolment() {
         let limits = Limits { max_anonymous: 2, ..Limits::default() };
         let service = TestService::with(limits, |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
         let pinned = || marline_fleet::tls::first_contact_config(service.authority().fingerprint(), true).unwrap();
-        let mut taken = Vec::new();
+        let mut idle = Vec::new();
         for _ in 0..4 {
-            let socket = silent_connection(&service, "127.0.0.2").await;
+            let socket = idle_connection(&service, "127.0.0.2").await;
             let tls = tokio_rustls::TlsConnector::from(Arc::new(pinned()));
-            taken.push(tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap());
+            idle.push(tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap());
         }
         let mut honest = Client::new(&service.url(), pinned()).unwrap();
         honest.get::<Value>("/v1/health").await.unwrap();
         // The oldest of the idle connections were evicted, and no more of them than necessary.
         let mut open = 0;
-        for mut stream in taken {
+        for mut stream in idle {
             let ended = tokio::time::timeout(Duration::from_millis(300), stream.read(&mut [0])).await;
             open += usize::from(ended.is_err());
         }
@@ -118,7 +118,7 @@ fn a_connection_refused_at_the_limit_frees_its_handshake_slot() {
         let wait = Duration::from_secs(20);
         for from in ["127.0.0.2", "127.0.0.3"] {
             assert!(
-                is_closed(&mut silent_connection(&service, from).await, wait).await,
+                is_closed(&mut idle_connection(&service, from).await, wait).await,
                 "{from}: refused at the limit of connections"
             );
         }
@@ -129,7 +129,7 @@ fn a_connection_refused_at_the_limit_frees_its_handshake_slot() {
         // Three at once, as the limit allows: none of them is evicted because of connections that have ended.
         let mut three = Vec::new();
         for _ in 0..3 {
-            three.push(silent_connection(&service, "127.0.0.4").await);
+            three.push(idle_connection(&service, "127.0.0.4").await);
         }
         for stream in &mut three {
             assert!(

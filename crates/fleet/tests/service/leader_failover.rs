@@ -145,11 +145,12 @@ async fn forged_request(address: &str, credentials: &Credentials, member: &str) 
     let tls = tokio_rustls::TlsConnector::from(Arc::new(client_config(credentials, None, true).unwrap()));
     let socket = TcpStream::connect(address).await.unwrap();
     let mut stream = tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap();
-    let ask = format!("GET /v1/edges HTTP/1.1\r\nhost: x\r\nmarline-for: {member}\r\nconnection: close\r\n\r\n");
-    stream.write_all(ask.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer).await;
-    String::from_utf8_lossy(&answer).into_owned()
+    let request =
+        format!("GET /v1/edges HTTP/1.1\r\nhost: x\r\nmarline-for: {member}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response).await;
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 #[test]
@@ -272,7 +273,7 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
         let mut ann = client_at(&first.url, &service.member("marline://operator/ann"));
         let drain = DrainRequest { draining: true, duration_ms: None };
         ann.post::<Value>("/v1/relays/nyc-1/drain", &drain).await.unwrap();
-        let mut trouble = first.coordinator.errors();
+        let mut errors = first.coordinator.errors();
         server.kill();
         wait_until("no process leads", async || {
             let reply: HeartbeatReply =
@@ -284,7 +285,7 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
             !first.coordinator.is_leader() && !second.coordinator.is_leader()
         })
         .await;
-        assert!(trouble.borrow_and_update().is_some(), "the error is reported");
+        assert!(errors.borrow_and_update().is_some(), "the error is reported");
         let problem =
             expect_problem(edge.post::<Value>("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await);
         assert_eq!((problem.status, problem.title.as_str()), (503, "not-leading"));
@@ -312,9 +313,10 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
         let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat).await.unwrap();
         assert_eq!(reply.reservations.unwrap()[0].reservation, mbps(40));
         // Only the first process has received the drain, so only it can write it again.
-        let knows = first.coordinator.is_leader();
+        let first_leads = first.coordinator.is_leader();
         wait_until("the drain is written again", async || {
-            !knows || server.try_query::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
+            !first_leads
+                || server.try_query::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
         })
         .await;
         wait_until("the error has ended", async || {
@@ -356,9 +358,9 @@ struct StoreProxy {
 
 async fn proxy_to(port: u16) -> StoreProxy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let way =
+    let proxy =
         StoreProxy { port: listener.local_addr().unwrap().port(), is_open: tokio::sync::watch::Sender::new(true) };
-    let open = way.is_open.subscribe();
+    let open = proxy.is_open.subscribe();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             let mut open = open.clone();
@@ -374,7 +376,7 @@ async fn proxy_to(port: u16) -> StoreProxy {
             });
         }
     });
-    way
+    proxy
 }
 
 async fn copy_while_open(
@@ -431,8 +433,8 @@ fn a_leader_cut_off_from_the_store_steps_down_before_another_leads() {
     });
 }
 
-fn store_behind(way: &StoreProxy) -> Box<dyn Store> {
-    store_at(&format!("redis://127.0.0.1:{}", way.port))
+fn store_behind(proxy: &StoreProxy) -> Box<dyn Store> {
+    store_at(&format!("redis://127.0.0.1:{}", proxy.port))
 }
 
 #[test]
@@ -518,13 +520,13 @@ fn an_invalid_epoch_is_reported_until_it_is_repaired() {
             let mut row = None;
             wait_until("the error is reported", async || {
                 let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
-                let is_told = now.error.as_ref().is_some_and(|trouble| trouble.contains(keys[0]));
+                let is_reported = now.error.as_ref().is_some_and(|trouble| trouble.contains(keys[0]));
                 row = Some(now);
-                is_told
+                is_reported
             })
             .await;
-            let trouble = row.unwrap().error.unwrap();
-            assert!(trouble.contains(&format!("`{value}`")) && trouble.contains("redis-cli DEL"), "{trouble}");
+            let error = row.unwrap().error.unwrap();
+            assert!(error.contains(&format!("`{value}`")) && error.contains("redis-cli DEL"), "{error}");
             // The error stays while other calls to the store succeed.
             for _ in 0..if n == 0 { 25 } else { 3 } {
                 tokio::time::sleep(Duration::from_millis(100)).await;

@@ -29,10 +29,10 @@ fn a_lost_store_is_recovered_within_two_heartbeats() {
         let seen_version = StateVersion { epoch: 7, version: 3 };
         relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let asked: HeartbeatReply =
+        let first_reply: HeartbeatReply =
             relay.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
         assert_eq!(
-            (asked.report_reservations, asked.version, &asked.reservations),
+            (first_reply.report_reservations, first_reply.version, &first_reply.reservations),
             (true, seen_version, &None),
             "the relay keeps its reservations"
         );
@@ -42,8 +42,8 @@ fn a_lost_store_is_recovered_within_two_heartbeats() {
         let all = super::assignment_request(5, &[("fra-1", 90)]);
         liar.post::<AssignmentReply>("/v1/edges/report", &report(all, Some(lie))).await.unwrap();
         let list = std::collections::BTreeMap::from([("cam-7".parse().unwrap(), mbps(40))]);
-        let says = Heartbeat { reservations: Some(list), ..heartbeat(100, seen_version) };
-        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &says).await.unwrap();
+        let heartbeat_with_list = Heartbeat { reservations: Some(list), ..heartbeat(100, seen_version) };
+        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat_with_list).await.unwrap();
         assert_eq!((reply.report_reservations, reply.version.epoch), (false, 8));
         let reserved = reply.reservations.unwrap();
         assert_eq!(reserved.len(), 1);
@@ -106,15 +106,15 @@ fn a_full_store_stops_no_member() {
         let got: AssignmentReply =
             edge.post("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await.unwrap();
         assert!(got.assignment.is_some());
-        let mut trouble = service.coordinator.clone().unwrap().errors();
+        let mut errors = service.coordinator.clone().unwrap().errors();
         let drain = DrainRequest { draining: true, duration_ms: None };
         let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
         assert_eq!(drained, DrainReply { known: true, durable: false }, "applied, but not stored");
         let rows: Vec<RelaySummary> = ann.get("/v1/relays").await.unwrap();
         assert!(rows[0].draining);
-        assert!(trouble.borrow_and_update().as_ref().unwrap().contains("no space left"));
+        assert!(errors.borrow_and_update().as_ref().unwrap().contains("no space left"));
         ann.post::<Value>("/v1/relays/fra-1/drain", &drain).await.unwrap();
-        assert!(!trouble.has_changed().unwrap(), "it is reported once");
+        assert!(!errors.has_changed().unwrap(), "it is reported once");
         // If the use of a token cannot be stored, enrolment fails and the token stays valid.
         let template = CertTemplate::new("marline://edge/cam-9".parse().unwrap(), vec![], DAY).unwrap();
         let token =
@@ -126,7 +126,7 @@ fn a_full_store_stops_no_member() {
         let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
         assert!(drained.durable);
         // The bid for leadership recovers at its own interval.
-        let over = tokio::time::timeout(Duration::from_secs(30), trouble.wait_for(Option::is_none)).await;
+        let over = tokio::time::timeout(Duration::from_secs(30), errors.wait_for(Option::is_none)).await;
         assert!(over.is_ok_and(|over| over.is_ok()));
     });
 }
@@ -175,8 +175,8 @@ fn a_stopping_service_finishes_requests_and_closes_connections() {
         let request = assignment_request(5, &[("fra-1", 40)]);
         let (got, ()) = tokio::join!(edge.post::<AssignmentReply>("/v1/edges/request", &request), later);
         assert!(got.unwrap().assignment.is_some());
-        let attending = service.running.pop().unwrap();
-        tokio::time::timeout(Duration::from_secs(1), attending)
+        let listener_task = service.running.pop().unwrap();
+        tokio::time::timeout(Duration::from_secs(1), listener_task)
             .await
             .expect("no connection delays the end")
             .unwrap();

@@ -54,7 +54,7 @@ fn each_member_renews_its_own_certificate_and_only_in_time() {
             let read = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
             service.client_of(&read).get::<Value>("/v1/revoked").await.unwrap_err();
             assert!(service.client_of(&read).get_text("/v1/revoked").await.unwrap().contains("X509 CRL"));
-            let issued = service.authority().issued(UtcSeconds::now()).unwrap();
+            let issued = service.authority().issued_certs(UtcSeconds::now()).unwrap();
             assert!(issued.last().unwrap().0.renews.is_some(), "the renewal is recorded");
         }
         let (_, young) = service.aged_member("marline://edge/cam-8", Duration::from_secs(5));
@@ -71,8 +71,8 @@ fn each_member_renews_its_own_certificate_and_only_in_time() {
             Err(RenewalError::Service(ClientError::Network { .. }))
         ));
         let config = marline_fleet::tls::first_contact_config(service.authority().fingerprint(), true).unwrap();
-        let mut stranger = Client::new(&service.url(), config).unwrap();
-        assert_eq!(expect_problem(stranger.post::<Value>("/v1/renew", &serde_json::json!({})).await).status, 403);
+        let mut anonymous = Client::new(&service.url(), config).unwrap();
+        assert_eq!(expect_problem(anonymous.post::<Value>("/v1/renew", &serde_json::json!({})).await).status, 403);
     });
 }
 
@@ -83,16 +83,16 @@ fn a_member_that_renews_never_presents_an_expired_certificate() {
         let (files, credentials) = service.aged_member("marline://relay/fra-1", MINUTE - Duration::from_secs(12));
         let first = credentials.validity().unwrap();
         let tls = |credentials: &Credentials| Arc::new(client_config(credentials, None, true).unwrap());
-        let shown = watch::Sender::new(tls(&credentials));
-        let newest = shown.subscribe();
+        let current_tls = watch::Sender::new(tls(&credentials));
+        let newest = current_tls.subscribe();
         let mut relay = service.client_of(&credentials).with_tls(move || Arc::clone(&newest.borrow()));
         let url = service.url();
         let member = MemberCert::new(files.clone(), None);
         let renewal = run_renewal(Some(&url), &member, credentials, ReloadRequests::never(), |credentials| {
-            shown.send_replace(tls(credentials));
+            current_tls.send_replace(tls(credentials));
             Ok(())
         });
-        let beats = async {
+        let heartbeats = async {
             while UtcSeconds::now() <= first.not_after.saturating_add(Duration::from_secs(2)) {
                 relay
                     .post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default()))
@@ -103,7 +103,7 @@ fn a_member_that_renews_never_presents_an_expired_certificate() {
         };
         tokio::select! {
             never = renewal => match never {},
-            () = beats => {}
+            () = heartbeats => {}
         }
         let read = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
         assert!(read.validity().unwrap().not_after > first.not_after, "the renewed certificate is in its file");
@@ -147,17 +147,17 @@ fn a_certificate_that_was_replaced_by_hand_is_used() {
     block_on(async {
         let service = TestService::start_default().await;
         let (files, credentials) = service.aged_member("marline://edge/cam-7", Duration::ZERO);
-        let (strange, _) = service.aged_member("marline://edge/cam-8", Duration::ZERO);
+        let (other_member, _) = service.aged_member("marline://edge/cam-8", Duration::ZERO);
         let last_validity = watch::Sender::new(None);
         let member = MemberCert::new(files.clone(), None);
         let renewal = run_renewal(None, &member, credentials.clone(), ReloadRequests::never(), |credentials| {
             last_validity.send_replace(Some(credentials.validity().unwrap()));
             Ok(())
         });
-        let puts = async {
+        let replacements = async {
             // An incomplete pair, and a certificate of another member, are not used.
-            std::fs::copy(&strange.certificate, &files.certificate).unwrap();
-            std::fs::copy(&strange.key, &files.key).unwrap();
+            std::fs::copy(&other_member.certificate, &files.certificate).unwrap();
+            std::fs::copy(&other_member.key, &files.key).unwrap();
             tokio::time::sleep(Duration::from_millis(1500)).await;
             assert_eq!(*last_validity.borrow(), None);
             let template = CertTemplate::new(credentials.peer().unwrap().identity, vec![], MINUTE * 2).unwrap();
@@ -171,7 +171,7 @@ fn a_certificate_that_was_replaced_by_hand_is_used() {
         };
         tokio::select! {
             never = renewal => match never {},
-            () = puts => {}
+            () = replacements => {}
         }
     });
 }

@@ -46,9 +46,9 @@ async fn start_edge_with(
     let edge = Edge::new(config, Arc::new(tls));
     let listener = ClientListener::open(&edge).await.unwrap();
     let address = listener.addresses()[0];
-    let (attending, warming) = (Arc::clone(&edge), Arc::clone(&edge));
-    tokio::spawn(async move { listener.serve(&attending).await });
-    tokio::spawn(async move { warming.run_relay_pool().await });
+    let (serving_edge, pool_edge) = (Arc::clone(&edge), Arc::clone(&edge));
+    tokio::spawn(async move { listener.serve(&serving_edge).await });
+    tokio::spawn(async move { pool_edge.run_relay_pool().await });
     (edge, address)
 }
 
@@ -68,9 +68,9 @@ pub(crate) async fn socks_connect(edge: SocketAddr, to: SocketAddr) -> (u8, TcpS
     let SocketAddr::V4(v4) = to else { panic!("{to}") };
     let request = [&[5, 1, 0, 5, 1, 0, 1][..], &v4.ip().octets(), &to.port().to_be_bytes()].concat();
     program.write_all(&request).await.unwrap();
-    let mut answer = [0; 12];
-    timeout(Duration::from_secs(10), program.read_exact(&mut answer)).await.unwrap().unwrap();
-    (answer[3], program)
+    let mut response = [0; 12];
+    timeout(Duration::from_secs(10), program.read_exact(&mut response)).await.unwrap().unwrap();
+    (response[3], program)
 }
 
 pub(crate) async fn check_echo(program: &mut TcpStream) {
@@ -151,11 +151,11 @@ async fn counting_proxy(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
     let accepted = Arc::clone(&count);
     tokio::spawn(async move {
-        while let Ok((mut near, _)) = listener.accept().await {
+        while let Ok((mut client, _)) = listener.accept().await {
             accepted.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(async move {
                 let mut upstream = TcpStream::connect(to).await.unwrap();
-                let _ = tokio::io::copy_bidirectional(&mut near, &mut upstream).await;
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
             });
         }
     });
@@ -175,9 +175,9 @@ fn a_relay_that_refuses_connections_is_not_flooded() {
         assert!((2..20).contains(&accepted), "{accepted} connections in four seconds");
         // After the drain has ended, spare connections are opened again.
         assert!(fixture.relay.undrain());
-        let waits = || fixture.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>() == 2;
+        let has_spares = || fixture.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>() == 2;
         timeout(Duration::from_secs(20), async {
-            while !waits() {
+            while !has_spares() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -278,19 +278,19 @@ fn a_client_with_too_many_flows_loses_its_own() {
 /// A server that echoes one byte, and then reports how the connection ended.
 async fn end_reporting_server() -> (SocketAddr, tokio::sync::mpsc::Receiver<std::io::Result<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, (tell, reply)) = (listener.local_addr().unwrap(), tokio::sync::mpsc::channel(8));
+    let (address, (end_tx, end_rx)) = (listener.local_addr().unwrap(), tokio::sync::mpsc::channel(8));
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
-            let tell = tell.clone();
+            let end_tx = end_tx.clone();
             tokio::spawn(async move {
                 let mut byte = [0];
                 socket.read_exact(&mut byte).await.unwrap();
                 socket.write_all(&byte).await.unwrap();
-                tell.send(socket.read(&mut byte).await).await.unwrap();
+                end_tx.send(socket.read(&mut byte).await).await.unwrap();
             });
         }
     });
-    (address, reply)
+    (address, end_rx)
 }
 
 async fn open_flow(client: &str, edge: SocketAddr, server: SocketAddr) -> TcpStream {
@@ -336,10 +336,10 @@ fn an_incomplete_stream_never_looks_complete() {
 
 #[test]
 fn after_a_relay_is_killed_no_incomplete_stream_looks_complete() {
-    let its_own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let fixture = its_own.block_on(TestRelay::start(Limits::default()));
+    let relay_runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let fixture = relay_runtime.block_on(TestRelay::start(Limits::default()));
     let (kill, killed) = tokio::sync::oneshot::channel::<()>();
-    let relay = std::thread::spawn(move || drop(its_own.block_on(killed)));
+    let relay = std::thread::spawn(move || drop(relay_runtime.block_on(killed)));
     block_on(async {
         let (server, mut ends) = end_reporting_server().await;
         let (_edge, at) = start_edge(&fixture, &[fixture.address], 0, false).await;

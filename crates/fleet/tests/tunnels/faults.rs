@@ -22,24 +22,24 @@ use crate::fixture::*;
 async fn vanishing_proxy(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (silence, silent) = watch::channel(false);
+    let (vanish_tx, vanish_rx) = watch::channel(false);
     tokio::spawn(async move {
-        while let Ok((mut near, _)) = listener.accept().await {
-            let mut silent = silent.clone();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut vanish_rx = vanish_rx.clone();
             tokio::spawn(async move {
                 let mut upstream = TcpStream::connect(to).await.unwrap();
-                let silenced = async { drop(silent.wait_for(|is| *is).await) };
-                let is_silent = tokio::select! {
-                    _ = tokio::io::copy_bidirectional(&mut near, &mut upstream) => false,
-                    () = silenced => true,
+                let vanished = async { drop(vanish_rx.wait_for(|is| *is).await) };
+                let has_vanished = tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut upstream) => false,
+                    () = vanished => true,
                 };
-                if is_silent {
+                if has_vanished {
                     std::future::pending::<()>().await;
                 }
             });
         }
     });
-    (address, silence)
+    (address, vanish_tx)
 }
 
 /// A TLS server with a member's certificate, which sends `first` at once and counts the requests.
@@ -51,9 +51,9 @@ async fn fake_relay(
     let revoked = RevocationFile::open(&fixture.authority.crl_path(), credentials.authority()).unwrap();
     let clients = ClientAuth { roles: vec![marline_fleet::identity::Role::Edge], allow_unauthenticated: false };
     let config = server_config(&credentials, revoked.crl_der(), &clients, true).unwrap();
-    let (acceptor, request) = (TlsAcceptor::from(Arc::new(config)), Arc::new(AtomicUsize::new(0)));
+    let (acceptor, requests) = (TlsAcceptor::from(Arc::new(config)), Arc::new(AtomicUsize::new(0)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, count) = (listener.local_addr().unwrap(), Arc::clone(&request));
+    let (address, count) = (listener.local_addr().unwrap(), Arc::clone(&requests));
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let (acceptor, count) = (acceptor.clone(), Arc::clone(&count));
@@ -68,7 +68,7 @@ async fn fake_relay(
             });
         }
     });
-    (address, request)
+    (address, requests)
 }
 
 async fn wait_for_spares(fixture: &TestRelay, count: usize) {
@@ -81,10 +81,10 @@ async fn wait_for_spares(fixture: &TestRelay, count: usize) {
 fn a_vanished_relay_delays_one_flow_briefly_and_later_flows_not_at_all() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
-        let (first, silence) = vanishing_proxy(fixture.address).await;
+        let (first, vanish_tx) = vanishing_proxy(fixture.address).await;
         let (edge, at) = start_edge(&fixture, &[first, fixture.address], 2, false).await;
         wait_for_spares(&fixture, 2).await;
-        silence.send(true).unwrap();
+        vanish_tx.send(true).unwrap();
         let started_at = std::time::Instant::now();
         let (code, mut program) = socks_connect(at, server).await;
         let took = started_at.elapsed();
@@ -185,8 +185,8 @@ fn a_program_on_the_edges_host_reaches_that_host_also_with_a_public_listener() {
         let edge = marline_fleet::edge::Edge::new(config, Arc::new(tls));
         let listener = marline_fleet::edge::ClientListener::open(&edge).await.unwrap();
         let at = SocketAddr::new("127.0.0.1".parse().unwrap(), listener.addresses()[0].port());
-        let attending = Arc::clone(&edge);
-        tokio::spawn(async move { listener.serve(&attending).await });
+        let serving_edge = Arc::clone(&edge);
+        tokio::spawn(async move { listener.serve(&serving_edge).await });
         let (code, _) = timeout(Duration::from_secs(10), socks_connect(at, server)).await.unwrap();
         // Clients with another address are refused; the edge's unit tests show that.
         assert_eq!((code, edge_stats(&edge).direct), (0, 1));

@@ -50,8 +50,8 @@ impl TestRelay {
         let relay = Relay::new(config, trust.subscribe());
         let listeners = Listeners::open(&relay).unwrap();
         let address = listeners.addresses()[0];
-        let attending = Arc::clone(&relay);
-        tokio::spawn(async move { listeners.serve(&attending).await });
+        let serving_relay = Arc::clone(&relay);
+        tokio::spawn(async move { listeners.serve(&serving_relay).await });
         tokio::spawn(async move { trust.run().await });
         Self { dir, authority, relay, address }
     }

@@ -132,14 +132,14 @@ fn ten_thousand_half_open_handshakes_prevent_no_tunnel() {
     }
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
-        let mut silent = Vec::new();
+        let mut idle = Vec::new();
         for n in 0..10_000_u32 {
             // Some send the beginning of a ClientHello, most send nothing.
             let mut socket = TcpStream::connect(fixture.address).await.unwrap();
             if n % 10 == 0 {
                 let _ = socket.write_all(&[0x16, 3, 1, 2, 0]).await;
             }
-            silent.push(socket);
+            idle.push(socket);
         }
         let (credentials, target) = (fixture.edge_credentials("cam-1"), server.to_string());
         let (head, _edge) = timeout(Duration::from_secs(10), fixture.tunnel(&credentials, &target)).await.unwrap();

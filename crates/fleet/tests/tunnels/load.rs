@@ -164,12 +164,12 @@ fn load() {
         let before = relay.resource_use();
         before.print("before", &before);
 
-        let (started_at, places) = (Instant::now(), Arc::new(Semaphore::new(MAX_HANDSHAKES)));
+        let (started_at, permits) = (Instant::now(), Arc::new(Semaphore::new(MAX_HANDSHAKES)));
         let mut opening = tokio::task::JoinSet::new();
         for n in 0..flows_in_all {
-            let (credentials, places, to) = (Arc::clone(&edges[n % EDGES]), Arc::clone(&places), relay.address);
+            let (credentials, permits, to) = (Arc::clone(&edges[n % EDGES]), Arc::clone(&permits), relay.address);
             opening.spawn(async move {
-                let _place = places.acquire_owned().await.unwrap();
+                let _permit = permits.acquire_owned().await.unwrap();
                 timeout(Duration::from_secs(60), open_flow(&credentials, to, server)).await.unwrap()
             });
         }

@@ -63,9 +63,9 @@ fn only_edges_with_a_certificate_of_this_authority_are_served() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let other = Authority::init(&fixture.dir.path().join("other"), "other", UtcSeconds::now()).unwrap();
-        let stranger = issue_member(&other, fixture.dir.path(), "marline://edge/cam-1", &[]);
+        let foreign_edge = issue_member(&other, fixture.dir.path(), "marline://edge/cam-1", &[]);
         let relay = issue_member(&fixture.authority, fixture.dir.path(), "marline://relay/r2", &["127.0.0.1"]);
-        for credentials in [stranger, relay] {
+        for credentials in [foreign_edge, relay] {
             // With TLS 1.3 a client may learn of a refused handshake only from its first read.
             let message = async {
                 let mut edge = fixture.connect(&credentials).await?;
@@ -85,11 +85,11 @@ fn a_revoked_certificate_ends_the_tunnel() {
         let (good, bad) = (fixture.edge_credentials("good"), fixture.edge_credentials("bad"));
         let (_, mut stays) = fixture.tunnel(&good, &server.to_string()).await;
         let (_, mut goes) = fixture.tunnel(&bad, &server.to_string()).await;
-        let mut warm = fixture.connect(&bad).await.unwrap();
+        let mut spare = fixture.connect(&bad).await.unwrap();
         fixture.authority.revoke_name(&"marline://edge/bad".parse().unwrap(), UtcSeconds::now()).unwrap();
         let mut byte = [0];
         assert!(timeout(Duration::from_secs(5), goes.read_exact(&mut byte)).await.unwrap().is_err());
-        assert!(read_response_head(&mut warm).await.contains("revoked"));
+        assert!(read_response_head(&mut spare).await.contains("revoked"));
         stays.write_all(b"x").await.unwrap();
         timeout(Duration::from_secs(5), stays.read_exact(&mut byte)).await.unwrap().unwrap();
         let refused = async {
@@ -107,13 +107,13 @@ fn open_tunnels_continue_on_a_draining_relay() {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let credentials = fixture.edge_credentials("cam-1");
         let (_, mut old) = fixture.tunnel(&credentials, &server.to_string()).await;
-        let mut warm = fixture.connect(&credentials).await.unwrap();
+        let mut spare = fixture.connect(&credentials).await.unwrap();
         // A drain affects the connection from the moment at which the relay has registered it.
         while fixture.relay.state().edges.first().is_none_or(|edge| edge.connections < 2) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         fixture.relay.drain();
-        assert!(read_response_head(&mut warm).await.contains("draining"));
+        assert!(read_response_head(&mut spare).await.contains("draining"));
         let (head, _) = fixture.tunnel(&credentials, &server.to_string()).await;
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert!(timeout(Duration::from_millis(500), fixture.relay.wait_until_idle()).await.is_err());
@@ -161,9 +161,9 @@ fn many_idle_connections_prevent_no_tunnel() {
     block_on(async {
         let (fixture, server) =
             (TestRelay::start(Limits { handshakes: 50, ..Limits::default() }).await, echo_server().await);
-        let mut silent = Vec::new();
+        let mut idle = Vec::new();
         for _ in 0..300 {
-            silent.push(TcpStream::connect(fixture.address).await.unwrap());
+            idle.push(TcpStream::connect(fixture.address).await.unwrap());
         }
         let credentials = fixture.edge_credentials("cam-1");
         let target = server.to_string();

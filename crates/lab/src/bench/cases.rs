@@ -95,7 +95,7 @@ pub(super) fn finish(
 
 /// Whether the user wants an end.
 pub(crate) fn is_interrupted() -> bool {
-    marline_sys::signal::caught().is_some()
+    marline_sys::signal::last_caught().is_some()
 }
 
 /// A link from its written form, which is known to be right.

@@ -74,7 +74,7 @@ pub(super) fn run(args: &CpuArgs) -> Result<u8, LabError> {
             let index = (position + run as usize) % contenders.len();
             let (name, client, wires) = &contenders[index];
             let result = download(client, *wires, &payload)?;
-            if marline_sys::signal::caught().is_some() {
+            if marline_sys::signal::last_caught().is_some() {
                 stopped = true;
                 break 'all;
             }

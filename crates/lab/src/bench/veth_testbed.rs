@@ -11,9 +11,9 @@ use std::thread::JoinHandle;
 
 use marline_core::wire::netlink::{Address, Link, LinkChange, Request, Route, SourceRule, family, messages};
 use marline_sys::clock;
-use marline_sys::namespace::Network;
+use marline_sys::namespace::NetNs;
 use marline_sys::netlink::RouteSocket;
-use marline_sys::process::Room;
+use marline_sys::process::PidNamespace;
 
 use crate::network::{Namespaces, SERVER};
 use crate::peak_rss::PeakRss;
@@ -26,7 +26,7 @@ use crate::{Congestion, CongestionReport, LabError, Service, Task, acquire_privi
 pub(super) struct VethTestbed {
     server: LabServer,
     namespaces: Namespaces,
-    pid_namespace: Option<Room>,
+    pid_namespace: Option<PidNamespace>,
     /// Its end lets the room's thread end.
     _keep_alive: Sender<()>,
     thread: Option<JoinHandle<()>>,
@@ -37,7 +37,7 @@ impl VethTestbed {
     pub(super) fn start(names: &[&str], service: &Service) -> Result<Self, LabError> {
         acquire_privileges()?;
         let new_namespace =
-            |side| Network::new().map_err(LabError::at_step(format!("network namespace of the {side}")));
+            |side| NetNs::new().map_err(LabError::at_step(format!("network namespace of the {side}")));
         let (client, server) = (new_namespace("client")?, new_namespace("server")?);
         let peer = server.as_fd().as_raw_fd();
         client
@@ -55,7 +55,7 @@ impl VethTestbed {
         let (keep_alive, dropped) = mpsc::channel::<()>();
         let (result_sender, receiver) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {
-            if result_sender.send(Room::open()).is_ok() {
+            if result_sender.send(PidNamespace::create()).is_ok() {
                 let _ = dropped.recv();
             }
         });
@@ -115,7 +115,7 @@ impl VethTestbed {
 impl Drop for VethTestbed {
     fn drop(&mut self) {
         if let Some(room) = &self.pid_namespace {
-            room.kill();
+            room.kill_all();
         }
         self.server.reap();
         // The room is waited for by the thread's process; only then may its thread end.

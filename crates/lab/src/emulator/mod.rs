@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use marline_sim::spec::{LinkEventKind, LinkSpec};
-use marline_sys::process::Room;
-use marline_sys::sched;
+use marline_sys::priority;
+use marline_sys::process::PidNamespace;
 use marline_terminal::output;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -38,7 +38,7 @@ impl Emulator {
         links: Vec<(LinkSpec, TunPair)>,
         events: Vec<(Duration, usize, LinkEventKind)>,
         seed: u64,
-    ) -> Result<(Self, Room), LabError> {
+    ) -> Result<(Self, PidNamespace), LabError> {
         let (commands, receiver) = mpsc::channel();
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wakeup = Arc::new(wakeup.map_err(|e| LabError::Setup { step: "eventfd".into(), source: e.into() })?);
@@ -100,16 +100,16 @@ fn thread_gone() -> LabError {
     LabError::Emulator("its thread is gone; the reason was printed above".into())
 }
 
-fn run_thread(engine: Engine, result_sender: &SyncSender<std::io::Result<Room>>) {
-    let pid_namespace = Room::open();
+fn run_thread(engine: Engine, result_sender: &SyncSender<std::io::Result<PidNamespace>>) {
+    let pid_namespace = PidNamespace::create();
     let has_failed = pid_namespace.is_err();
     if result_sender.send(pid_namespace).is_err() || has_failed {
         return;
     }
-    let real_time = sched::real_time(REAL_TIME_PRIORITY).is_ok();
+    let real_time = priority::set_real_time(REAL_TIME_PRIORITY).is_ok();
     if !real_time {
         // Not permitted either, most likely: then the lateness tells how well it goes without.
-        let _ = sched::nice(-20);
+        let _ = priority::set_nice(-20);
     }
     if let Err(error) = engine.run(real_time) {
         output::print_notice(NAME, &format!("the emulator ended: {error}"));

@@ -274,7 +274,7 @@ fn run_failures(
     actions.sort_by_key(|(at, ..)| *at);
     let mut actions = actions.into_iter().peekable();
     while ffmpeg.try_wait().map_err(LabError::at_step("ffmpeg"))?.is_none() {
-        if marline_sys::signal::caught().is_some() {
+        if marline_sys::signal::last_caught().is_some() {
             return Ok(false);
         }
         if start.elapsed() > limit {

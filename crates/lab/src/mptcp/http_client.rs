@@ -175,7 +175,7 @@ impl Connection {
             Ok(length) => Ok(Some(length)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                match marline_sys::signal::caught() {
+                match marline_sys::signal::last_caught() {
                     Some(_) => Err(io::Error::other(STOPPED_BY_USER)),
                     None => Ok(None),
                 }

@@ -139,7 +139,7 @@ impl<'a> EmulatedPlayer<'a> {
         if now.since(Instant::ZERO) > self.config.time_limit {
             return Err(format!("not played to the end in {:.0} s", self.config.time_limit.as_secs_f64()));
         }
-        if signal::caught().is_some() {
+        if signal::last_caught().is_some() {
             return Err(STOPPED_BY_USER.into());
         }
         let state = self.player.state();

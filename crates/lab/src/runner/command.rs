@@ -103,7 +103,7 @@ pub(crate) fn with_size(scenario: &mut Scenario, size: DataSize) {
 pub(crate) fn prepare_run(by: Backend) -> Result<(), LabError> {
     if by == Backend::Lab {
         acquire_privileges()?;
-        marline_sys::signal::catch().map_err(LabError::at_step("signals"))?;
+        marline_sys::signal::install_handlers().map_err(LabError::at_step("signals"))?;
     }
     Ok(())
 }

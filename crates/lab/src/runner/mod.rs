@@ -118,7 +118,7 @@ impl RunPlan<'_> {
                     }
                     let outcome = runner.outcome(&drawn, client, run)?.with_energy();
                     // A download that the user broke off says nothing.
-                    if self.backend == Backend::Lab && marline_sys::signal::caught().is_some() {
+                    if self.backend == Backend::Lab && marline_sys::signal::last_caught().is_some() {
                         results.is_stopped = true;
                         return Ok(results);
                     }

@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use marline_sys::clock;
-use marline_sys::namespace::Network;
-use marline_sys::process::Room;
+use marline_sys::namespace::NetNs;
+use marline_sys::process::PidNamespace;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::network::Namespaces;
@@ -48,7 +48,7 @@ impl LabServer {
         mptcp: bool,
         site_number: usize,
         networks: &Namespaces,
-        pid_namespace: &Room,
+        pid_namespace: &PidNamespace,
     ) -> Result<Option<Self>, LabError> {
         let no_such = || LabError::Server(format!("there is no place {site_number}"));
         let site = ServerSite {
@@ -122,7 +122,7 @@ impl LabServer {
     }
 
     /// Waits until it is ready; false when it takes too long, an error when it ends.
-    fn wait(&mut self, network: &Network, ready: impl Fn() -> bool + Send) -> io::Result<bool> {
+    fn wait(&mut self, network: &NetNs, ready: impl Fn() -> bool + Send) -> io::Result<bool> {
         let child = &mut self.child;
         network.run(move || {
             let until = clock::now() + LISTEN_TIMEOUT.as_nanos() as u64;
@@ -173,9 +173,9 @@ impl LabServer {
 
 /// Where a server stands.
 struct ServerSite<'a> {
-    network: &'a Network,
+    network: &'a NetNs,
     address: Ipv4Addr,
-    pid_namespace: &'a Room,
+    pid_namespace: &'a PidNamespace,
 }
 
 /// Starts a program there.

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_core::link::LinkKind;
-use marline_sys::namespace::{Network, is_privileged};
+use marline_sys::namespace::{NetNs, is_privileged};
 
 use super::message::tests::answer;
 use super::resolver::Resolver;
@@ -151,7 +151,7 @@ fn in_network_namespace(work: impl FnOnce(&Interface) + Send) {
         work(&test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]));
         Ok(())
     };
-    Network::new().unwrap().run(inside).unwrap();
+    NetNs::new().unwrap().run(inside).unwrap();
 }
 
 /// A real server, which ends with the test.

@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use marline_core::fetch::{ConnError, ConnErrorKind, PathSample, Protocol, ReqId, ResponseHead};
 use marline_core::units::DataSize;
-use marline_sys::mptcp::Spoken;
+use marline_sys::mptcp::MptcpStatus;
 use marline_sys::tcp_info::TcpInfo;
 
 pub use dial::DialRequest;
@@ -208,8 +208,8 @@ impl Connection {
     }
 
     /// Whether MPTCP is spoken on it.
-    pub fn mptcp_status(&self) -> Spoken {
-        Spoken::of(self.socket()).unwrap_or(Spoken::Never)
+    pub fn mptcp_status(&self) -> MptcpStatus {
+        MptcpStatus::query(self.socket()).unwrap_or(MptcpStatus::PlainTcp)
     }
 
     /// The other end.
@@ -233,7 +233,7 @@ impl std::fmt::Debug for Connection {
 
 /// TCP_INFO of a socket.
 fn socket_path_sample(socket: BorrowedFd<'_>) -> PathSample {
-    let Ok(info) = TcpInfo::of(socket) else { return PathSample::default() };
+    let Ok(info) = TcpInfo::query(socket) else { return PathSample::default() };
     PathSample {
         rtt: info.rtt,
         min_rtt: info.min_rtt.unwrap_or_default(),

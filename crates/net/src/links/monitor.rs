@@ -78,7 +78,7 @@ fn discard_events(socket: &RouteSocket) -> io::Result<()> {
     const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
     let mut has_event = false;
     loop {
-        match socket.event() {
+        match socket.next_event() {
             Ok(_) => has_event = true,
             Err(error) if error.raw_os_error() == Some(ENOBUFS) => has_event = true,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

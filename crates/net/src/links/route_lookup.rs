@@ -22,7 +22,7 @@ pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     match RouteSocket::open()?.request(&lookup.finish(1)) {
         Ok(response) => {
             let route = messages(&response).find_map(|message| Route::parse(&message));
-            Ok(route.is_some_and(|route| route.kind == RTN_LOCAL))
+            Ok(route.is_some_and(|route| route.route_type == RTN_LOCAL))
         }
         Err(error) if UNREACHABLE_ERRORS.contains(&error.kind()) => Ok(false),
         Err(error) => Err(error),
@@ -32,8 +32,9 @@ pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
 /// Whether packets to an address leave by another route than a default one: one of an interface's own networks, or a static route.
 pub fn has_non_default_route(address: IpAddr) -> bool {
     let address = address.to_canonical();
-    matching_route(address)
-        .is_ok_and(|entry| entry.is_some_and(|entry| entry.kind == RTN_UNICAST && is_non_default(&entry, address)))
+    matching_route(address).is_ok_and(|entry| {
+        entry.is_some_and(|entry| entry.route_type == RTN_UNICAST && is_non_default(&entry, address))
+    })
 }
 
 /// The number of the interface by which packets to an address leave if they do so by another route than a default one.
@@ -48,7 +49,7 @@ pub fn is_rejected_by_route(address: IpAddr) -> bool {
     let address = address.to_canonical();
     match matching_route(address) {
         Ok(entry) => {
-            entry.is_some_and(|entry| REJECT_TYPES.contains(&entry.kind) && is_non_default(&entry, address))
+            entry.is_some_and(|entry| REJECT_TYPES.contains(&entry.route_type) && is_non_default(&entry, address))
         }
         Err(error) => REJECT_ERRORS.contains(&error.kind()),
     }
@@ -83,7 +84,7 @@ pub fn is_outside_links(address: IpAddr) -> bool {
     let is_outside = || {
         let socket = RouteSocket::open()?;
         let response = socket.request(&Route::lookup(None, address.to_canonical()).finish(1))?;
-        let kind = messages(&response).find_map(|message| Route::parse(&message)).map(|route| route.kind);
+        let kind = messages(&response).find_map(|message| Route::parse(&message)).map(|route| route.route_type);
         let Some((interface_index, _)) = parse_internet_route(&response)
             .filter(|(_, route)| route.gateway.is_none() && kind == Some(RTN_UNICAST))
         else {

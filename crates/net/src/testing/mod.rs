@@ -8,7 +8,7 @@ pub(crate) mod bus;
 use std::io;
 use std::process::Command;
 
-use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
+use marline_sys::namespace::{NetNs, is_privileged, mount_sysfs, unshare_mounts};
 
 pub use bus::Daemon;
 
@@ -18,11 +18,11 @@ pub fn in_a_network(work: impl FnOnce() + Send) {
         eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the program ip");
         return;
     }
-    let network = Network::new().unwrap();
+    let network = NetNs::new().unwrap();
     network
         .run(|| -> io::Result<()> {
-            private_mounts()?;
-            mount_sys()?;
+            unshare_mounts()?;
+            mount_sysfs()?;
             ip("link set lo up");
             work();
             Ok(())

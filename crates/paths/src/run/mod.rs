@@ -22,7 +22,7 @@ mod supervisor;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use marline_sys::{detached, seccomp};
+use marline_sys::{daemonize, seccomp};
 use rustix::io::Errno;
 use rustix::net::ipproto::MPTCP;
 use rustix::net::sockopt::{set_tcp_congestion, socket_protocol};
@@ -118,8 +118,9 @@ pub fn start(options: &RunOptions) -> Result<StartOutcome, RunError> {
         .map_err(io_error("the network namespace of this process (/proc, or Linux 6.11)"))?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (command_end, supervisor_end) = pair.map_err(|errno| io_error("a pair of sockets")(errno.into()))?;
-    detached::start(supervisor_end, supervisor::supervise).map_err(io_error("a process beside the command"))?;
-    let installed = seccomp::install().map_err(install_error)?;
+    daemonize::spawn_detached(supervisor_end, supervisor::supervise)
+        .map_err(io_error("a process beside the command"))?;
+    let installed = seccomp::install_filter().map_err(install_error)?;
     supervisor::send_listener(command_end, &installed.listener, options)
         .map_err(io_error("the process beside the command"))?;
     Ok(StartOutcome::Installed { no_new_privileges: installed.no_new_privileges })

@@ -16,9 +16,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use marline_sys::detached;
-use marline_sys::namespace::network_of_thread;
-use marline_sys::seccomp::{Call, Listener};
+use marline_sys::daemonize;
+use marline_sys::namespace::netns_of_thread;
+use marline_sys::seccomp::{SeccompListener, SyscallNotification};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_congestion;
 use rustix::net::{
@@ -36,7 +36,7 @@ pub(super) type NetnsId = (u64, u64);
 ///
 /// # Errors
 /// The keeper is gone.
-pub(super) fn send_listener(socket: OwnedFd, listener: &Listener, options: &RunOptions) -> io::Result<()> {
+pub(super) fn send_listener(socket: OwnedFd, listener: &SeccompListener, options: &RunOptions) -> io::Result<()> {
     let name = options.congestion.as_ref().map_or("", |congestion| congestion.0.as_str());
     let fds = [listener.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -59,13 +59,13 @@ pub(super) fn supervise(socket: OwnedFd) -> u8 {
     // A favour: below zero is a privilege.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let _ = rustix::thread::set_name(c"marline-run");
-    listener.hurry();
+    listener.enable_sync_wakeup();
     if send(&socket, b"+", SendFlags::NOSIGNAL).is_err() {
         return 1;
     }
     drop(socket);
     loop {
-        let Ok(answering) = detached::child(|| handle_calls(&listener, congestion)) else {
+        let Ok(answering) = daemonize::fork_child(|| handle_calls(&listener, congestion)) else {
             // No further process can be had: the work is done here.
             return handle_calls(&listener, congestion);
         };
@@ -83,7 +83,7 @@ pub(super) fn supervise(socket: OwnedFd) -> u8 {
     }
 }
 
-fn receive_listener(socket: &OwnedFd) -> io::Result<(Listener, [u8; MAX_NAME_LEN], usize)> {
+fn receive_listener(socket: &OwnedFd) -> io::Result<(SeccompListener, [u8; MAX_NAME_LEN], usize)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let (mut first, mut name) = ([0], [0; MAX_NAME_LEN]);
@@ -93,15 +93,15 @@ fn receive_listener(socket: &OwnedFd) -> io::Result<(Listener, [u8; MAX_NAME_LEN
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    let listener = Listener::from_fd(fd.ok_or(io::ErrorKind::UnexpectedEof)?);
+    let listener = SeccompListener::from_fd(fd.ok_or(io::ErrorKind::UnexpectedEof)?);
     Ok((listener, name, received.bytes.saturating_sub(1)))
 }
 
 /// The life of the one that answers.
-fn handle_calls(listener: &Listener, congestion: Option<&str>) -> u8 {
+fn handle_calls(listener: &SeccompListener, congestion: Option<&str>) -> u8 {
     let Ok(own_netns) = current_netns() else { return 1 };
     loop {
-        match listener.next() {
+        match listener.next_call() {
             Ok(Some(call)) => handle_call(listener, call, own_netns, congestion),
             Ok(None) => return 0,
             Err(_) => return 1,
@@ -109,10 +109,15 @@ fn handle_calls(listener: &Listener, congestion: Option<&str>) -> u8 {
     }
 }
 
-fn handle_call(listener: &Listener, call: Call, own_netns: NetnsId, congestion: Option<&str>) {
-    let is_same_netns = thread_netns(call.thread).is_ok_and(|netns| netns == own_netns);
+fn handle_call(
+    listener: &SeccompListener,
+    call: SyscallNotification,
+    own_netns: NetnsId,
+    congestion: Option<&str>,
+) {
+    let is_same_netns = thread_netns(call.thread_id).is_ok_and(|netns| netns == own_netns);
     if let Some((socket, close_on_exec)) = is_same_netns.then(|| make_mptcp_socket(call, congestion)).flatten() {
-        match listener.give(call, socket.as_fd(), close_on_exec) {
+        match listener.add_fd(call, socket.as_fd(), close_on_exec) {
             Ok(()) => return,
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return,
             // As many descriptors as the caller may have: the kernel shall tell it.
@@ -120,12 +125,12 @@ fn handle_call(listener: &Listener, call: Call, own_netns: NetnsId, congestion: 
         }
     }
     // Nobody is left to hear of it if this fails.
-    let _ = listener.go_on(call);
+    let _ = listener.continue_syscall(call);
 }
 
 /// The socket that was asked for, and whether the caller's descriptor shall close on exec.
-fn make_mptcp_socket(call: Call, congestion: Option<&str>) -> Option<(OwnedFd, bool)> {
-    let flags = SocketFlags::from_bits(u32::try_from(call.kind).ok()? & !SOCKET_TYPE_MASK)?;
+fn make_mptcp_socket(call: SyscallNotification, congestion: Option<&str>) -> Option<(OwnedFd, bool)> {
+    let flags = SocketFlags::from_bits(u32::try_from(call.socket_type).ok()? & !SOCKET_TYPE_MASK)?;
     if !(SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).contains(flags) {
         return None;
     }
@@ -145,7 +150,7 @@ pub(super) fn current_netns() -> io::Result<NetnsId> {
 
 /// The network namespace of a thread.
 fn thread_netns(thread: u32) -> io::Result<NetnsId> {
-    match network_of_thread(thread) {
+    match netns_of_thread(thread) {
         Ok(fd) => {
             let stat = rustix::fs::fstat(fd)?;
             Ok((stat.st_dev, stat.st_ino))
@@ -191,8 +196,8 @@ const RESTART_DELAY: Duration = Duration::from_millis(20);
 mod tests {
     use super::*;
 
-    fn call(kind: u32) -> Call {
-        Call { id: 1, thread: 0, family: 2, kind: kind as i32 }
+    fn call(kind: u32) -> SyscallNotification {
+        SyscallNotification { id: 1, thread_id: 0, family: 2, socket_type: kind as i32 }
     }
 
     #[test]
@@ -207,7 +212,7 @@ mod tests {
         assert!(make_mptcp_socket(call(stream | SocketFlags::CLOEXEC.bits()), None).unwrap().1);
         assert!(make_mptcp_socket(call(stream | 0x100), None).is_none());
         assert!(make_mptcp_socket(call(stream | 1 << 31), None).is_none());
-        assert!(make_mptcp_socket(Call { family: -1, ..call(stream) }, None).is_none());
+        assert!(make_mptcp_socket(SyscallNotification { family: -1, ..call(stream) }, None).is_none());
     }
 
     #[test]

@@ -34,18 +34,19 @@ fn meter(model: Model) -> Meter {
     meter
 }
 
-fn play(model: Model, signs: &[Traffic]) -> (Meter, Instant) {
+fn play(model: Model, traffic: &[Traffic]) -> (Meter, Instant) {
     let (mut meter, mut now) = (meter(model), at(0));
-    for (pause, link, down, bytes) in signs {
+    for (pause, link, down, bytes) in traffic {
         now += Duration::from_millis(*pause);
         meter.on_bytes(now, LinkId(*link), direction(*down), DataSize::from_bytes(*bytes));
     }
     (meter, now)
 }
 
-fn sum_of_parts(account: &EnergyBreakdown) -> Energy {
-    let states = |bill: &RadioEnergy| bill.promotion + bill.active + bill.tail.iter().copied().sum() + bill.idle;
-    account.platform + account.links.iter().filter_map(|(_, bill)| bill.as_ref()).map(states).sum()
+fn sum_of_parts(breakdown: &EnergyBreakdown) -> Energy {
+    let states =
+        |energy: &RadioEnergy| energy.promotion + energy.active + energy.tail.iter().copied().sum() + energy.idle;
+    breakdown.platform + breakdown.links.iter().filter_map(|(_, bill)| bill.as_ref()).map(states).sum()
 }
 
 /// All time that is contained in the totals.

@@ -12,8 +12,8 @@ fn two_mirrors() -> Config {
     Config { mirrors: 2, ..Config::default() }
 }
 
-fn digest_config(proof: DigestScope) -> Config {
-    Config { digest: Some(proof), ..two_mirrors() }
+fn digest_config(scope: DigestScope) -> Config {
+    Config { digest: Some(scope), ..two_mirrors() }
 }
 
 impl TestDriver {
@@ -24,13 +24,13 @@ impl TestDriver {
             if self.done || self.failed.is_some() {
                 return;
             }
-            for (conn, (_, origin)) in self.conns.clone() {
+            for (conn, (_, mirror)) in self.conns.clone() {
                 if self.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
                     self.on_connected(conn, Protocol::Http1, 5, None);
                 }
                 let request = self.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);
                 let Some(req) = request else { continue };
-                match status(origin) {
+                match status(mirror) {
                     206 => self.respond(req),
                     status => self.respond_status(req, status),
                 }
@@ -57,7 +57,7 @@ impl TestDriver {
 
     /// The mirrors from which bytes are stored.
     fn mirrors_used(&self) -> Vec<UrlId> {
-        let mut mirrors: Vec<UrlId> = self.received.iter().map(|(origin, _)| *origin).collect();
+        let mut mirrors: Vec<UrlId> = self.received.iter().map(|(mirror, _)| *mirror).collect();
         mirrors.sort();
         mirrors.dedup();
         mirrors
@@ -68,10 +68,10 @@ impl TestDriver {
         for range in core::mem::take(&mut self.verify) {
             // The bytes that arrived last are stored.
             let mut by_offset: BTreeMap<u64, UrlId> = BTreeMap::new();
-            for (origin, received) in &self.received {
+            for (mirror, received) in &self.received {
                 let both = received.intersect(range);
                 (both.start..both.end).step_by(1000).for_each(|at| {
-                    by_offset.insert(at / 1000, *origin);
+                    by_offset.insert(at / 1000, *mirror);
                 });
             }
             let mut mirrors: Vec<UrlId> = by_offset.into_values().collect();
@@ -96,7 +96,7 @@ fn without_a_digest_equal_lengths_and_validators_do_not_combine_two_mirrors() {
 fn a_mirror_that_refuses_from_the_start_is_left_by_all_links() {
     for status in [404, 403, 503, 429, 451] {
         let mut driver = TestDriver::with_two_links(two_mirrors());
-        driver.serve(|origin| if origin == FIRST_MIRROR { status } else { 206 }, 3000);
+        driver.serve(|mirror| if mirror == FIRST_MIRROR { status } else { 206 }, 3000);
         assert!(driver.done, "{status}: {:?} {:?}", driver.failed, driver.notices);
         assert_eq!(driver.mirrors_used(), [SECOND_MIRROR], "{status}");
         let left = |notice: &&Notice| matches!(notice, Notice::MirrorSwitched { discards_data: false, .. });
@@ -109,7 +109,7 @@ fn nothing_is_kept_of_a_mirror_that_fails_half_way() {
     let mut driver = TestDriver::with_two_links(two_mirrors());
     driver.serve(|_| 206, 2);
     assert!(!driver.done && driver.fetch.status().received.bytes() > 100_000);
-    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 404 } else { 206 }, 30_000);
     assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
     assert_eq!((driver.mirrors_used(), driver.restarts), ([SECOND_MIRROR].to_vec(), 1), "{:?}", driver.notices);
     let is_switch = |notice: &Notice| {
@@ -121,7 +121,7 @@ fn nothing_is_kept_of_a_mirror_that_fails_half_way() {
 #[test]
 fn if_no_mirror_has_the_file_the_last_refusal_is_reported() {
     let mut driver = TestDriver::with_two_links(two_mirrors());
-    driver.serve(|origin| if origin == FIRST_MIRROR { 403 } else { 404 }, 3000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 403 } else { 404 }, 3000);
     assert_eq!(driver.failed, Some(Failure::BadStatus { status: 404 }));
 }
 
@@ -135,11 +135,11 @@ fn a_refusal_over_all_links_bans_none_of_them() {
 
 #[test]
 fn a_resumed_download_continues_with_its_mirror() {
-    let resume = |source| Resume {
+    let resume = |mirror| Resume {
         total: DataSize::from_bytes(SIZE),
         validator: Validator::Etag("\"v1\"".into()),
         ranges: alloc::vec![ByteRange::new(0, 1_000_000)],
-        mirror: source,
+        mirror,
     };
     let mut driver =
         TestDriver::with_two_links(Config { resume: Some(resume(Some(SECOND_MIRROR))), ..two_mirrors() });
@@ -152,7 +152,7 @@ fn a_resumed_download_continues_with_its_mirror() {
     // That mirror is gone. Its bytes are not used for the other one, although that has the same validator.
     let mut driver =
         TestDriver::with_two_links(Config { resume: Some(resume(Some(SECOND_MIRROR))), ..two_mirrors() });
-    driver.serve(|origin| if origin == SECOND_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == SECOND_MIRROR { 404 } else { 206 }, 30_000);
     assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
     assert_eq!((driver.mirrors_used(), driver.restarts), ([FIRST_MIRROR].to_vec(), 1));
 }
@@ -172,19 +172,19 @@ fn with_a_digest_each_link_uses_another_mirror_and_the_file_is_verified() {
 
 #[test]
 fn after_a_mismatch_the_file_is_fetched_from_one_mirror_after_the_other() {
-    for liar in [FIRST_MIRROR, SECOND_MIRROR] {
+    for bad_mirror in [FIRST_MIRROR, SECOND_MIRROR] {
         let mut driver = TestDriver::with_two_links(digest_config(DigestScope::File));
         driver.serve(|_| 206, 100);
-        driver.verify_ranges(|_, of| !of.contains(&liar));
+        driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
         assert!(!driver.done && driver.restarts == 1);
         driver.serve(|_| 206, 1000);
         assert_eq!(driver.mirrors_used(), [FIRST_MIRROR], "only one mirror");
-        driver.verify_ranges(|_, of| !of.contains(&liar));
-        if liar == FIRST_MIRROR {
+        driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
+        if bad_mirror == FIRST_MIRROR {
             assert!(!driver.done && driver.failed.is_none(), "the other mirror may have the right file");
             driver.serve(|_| 206, 1000);
             assert_eq!(driver.mirrors_used(), [SECOND_MIRROR]);
-            driver.verify_ranges(|_, of| !of.contains(&liar));
+            driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
         }
         assert!(driver.done, "{:?}", driver.notices);
     }
@@ -203,15 +203,15 @@ enum MirrorBehaviour {
 
 impl TestDriver {
     /// Establishes every connection, responds to every request as its mirror does, and verifies what is to be verified.
-    fn serve_each(&mut self, manner: impl Fn(UrlId) -> MirrorBehaviour, good: impl Fn(&[UrlId]) -> bool) {
+    fn serve_each(&mut self, behaviour: impl Fn(UrlId) -> MirrorBehaviour, good: impl Fn(&[UrlId]) -> bool) {
         for _ in 0..2000 {
-            for (conn, (_, origin)) in self.conns.clone() {
+            for (conn, (_, mirror)) in self.conns.clone() {
                 if self.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
                     self.on_connected(conn, Protocol::Http1, 5, None);
                 }
                 let request = self.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);
                 let Some(req) = request else { continue };
-                match manner(origin) {
+                match behaviour(mirror) {
                     MirrorBehaviour::Ranges => {
                         self.respond_partial(req, SIZE, TAG);
                         let len = self.accepted_lens.get(&req).copied().flatten().map(DataSize::bytes);
@@ -228,7 +228,7 @@ impl TestDriver {
                         let is_taken = |driver: &Self| {
                             driver.reqs.get(&req).is_some_and(|request| request.next_offset.is_some())
                         };
-                        match manner(origin) {
+                        match behaviour(mirror) {
                             MirrorBehaviour::Truncated(at, _) if is_taken(self) => {
                                 if at > 0 {
                                     self.deliver(req, at);
@@ -281,9 +281,9 @@ fn with_a_digest_a_good_mirror_is_found_whatever_the_others_do() {
                 driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
             }
             let last = UrlId(u16::try_from(list.len() - 1).unwrap());
-            let manner = |origin: UrlId| list[usize::from(origin.0)];
-            driver.serve_each(manner, |of| of == [last]);
-            let case = list.iter().map(|manner| match manner {
+            let behaviour = |mirror: UrlId| list[usize::from(mirror.0)];
+            driver.serve_each(behaviour, |of| of == [last]);
+            let case = list.iter().map(|behaviour| match behaviour {
                 Ranges => "ranges".into(),
                 Status(status) => status.to_string(),
                 Full(size) => alloc::format!("whole {size}"),
@@ -312,14 +312,11 @@ fn if_every_mirror_fails_the_download_ends_soon() {
         &[Ranges, Status(403)],
     ];
     for list in lists {
-        let origins = u16::try_from(list.len()).unwrap();
-        let mut driver = TestDriver::with_two_links(Config {
-            mirrors: origins,
-            digest: Some(DigestScope::File),
-            ..Config::default()
-        });
-        driver.serve_each(|origin: UrlId| list[usize::from(origin.0)], |_| false);
-        let has_other = list.iter().any(|manner| matches!(manner, Ranges | Full(_)));
+        let mirrors = u16::try_from(list.len()).unwrap();
+        let mut driver =
+            TestDriver::with_two_links(Config { mirrors, digest: Some(DigestScope::File), ..Config::default() });
+        driver.serve_each(|mirror: UrlId| list[usize::from(mirror.0)], |_| false);
+        let has_other = list.iter().any(|behaviour| matches!(behaviour, Ranges | Full(_)));
         let at = lists.iter().position(|other| core::ptr::eq(*other, list));
         assert!(driver.failed.is_some(), "{at:?}: {:#?}", driver.notices);
         assert_eq!(driver.failed == Some(Failure::DigestMismatch), has_other, "{at:?}: {:?}", driver.failed);
@@ -396,7 +393,7 @@ fn a_mirror_named_by_a_server_is_used_when_the_first_one_fails() {
     driver.handle(Input::Mirror { mirror: UrlId(7) });
     driver.serve(|_| 206, 2);
     assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
-    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 404 } else { 206 }, 30_000);
     assert!(driver.done, "{:?}", driver.notices);
     assert_eq!((driver.mirrors_used(), driver.restarts), ([UrlId(7)].to_vec(), 1));
 }
@@ -407,7 +404,7 @@ fn a_digest_named_by_a_server_lets_mirrors_be_combined_later() {
     driver.handle(Input::Digest { scope: DigestScope::File });
     driver.serve(|_| 206, 2);
     assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
-    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 404 } else { 206 }, 30_000);
     assert_eq!(
         (driver.mirrors_used(), driver.restarts),
         ([FIRST_MIRROR, SECOND_MIRROR].to_vec(), 0),
@@ -436,7 +433,7 @@ fn an_in_order_reader_never_gets_bytes_of_two_mirrors() {
         TestDriver::with_two_links(Config { reader_window: window, ..digest_config(DigestScope::File) });
     driver.serve(|_| 206, 2);
     driver.handle(Input::Consumed { end: 1000 });
-    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 404 } else { 206 }, 30_000);
     assert!(!driver.done && driver.restarts == 0);
     assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
 }

@@ -114,8 +114,8 @@ impl TestDriver {
     fn drain(&mut self) {
         while let Some(output) = self.fetch.poll() {
             match output {
-                Output::Connect { conn, link, url: origin, address: at } => {
-                    self.conns.insert(conn, (link, origin));
+                Output::Connect { conn, link, url, address: at } => {
+                    self.conns.insert(conn, (link, url));
                     self.conn_addresses.extend(at.map(|at| (conn, at)));
                 }
                 Output::Request { req, conn, range, if_range } => {
@@ -228,7 +228,7 @@ impl TestDriver {
         if let Some(SentRequest { conn, next_offset: Some(at), .. }) = self.reqs.get_mut(&req) {
             let range = ByteRange::new(*at, *at + len);
             *at = range.end;
-            self.received.extend(self.conns.get(conn).map(|(_, origin)| (*origin, range)));
+            self.received.extend(self.conns.get(conn).map(|(_, url)| (*url, range)));
         }
         self.handle(Input::Data { req, len: DataSize::from_bytes(len) });
     }

@@ -22,26 +22,26 @@ struct SimulatedLink {
 }
 
 /// Runs the download in steps of a millisecond. Returns its duration in milliseconds.
-fn run(driver: &mut TestDriver, pipes: &mut [SimulatedLink], total: u64) -> u64 {
-    for pipe in pipes.iter() {
-        driver.connect_newest(pipe.link, pipe.one_way_ms * 2);
+fn run(driver: &mut TestDriver, links: &mut [SimulatedLink], total: u64) -> u64 {
+    for link in links.iter() {
+        driver.connect_newest(link.link, link.one_way_ms * 2);
     }
     for ms in 0..60_000 {
-        for pipe in pipes.iter_mut() {
-            for (req, _) in driver.requests_on(pipe.link) {
-                pipe.arrived_at.entry(req).or_insert(ms + pipe.one_way_ms * 2);
+        for link in links.iter_mut() {
+            for (req, _) in driver.requests_on(link.link) {
+                link.arrived_at.entry(req).or_insert(ms + link.one_way_ms * 2);
             }
-            let mut capacity = pipe.bytes_per_ms;
+            let mut capacity = link.bytes_per_ms;
             while capacity > 0 {
-                let ready = driver.requests_on(pipe.link).into_iter().find(|(req, _)| pipe.arrived_at[req] <= ms);
+                let ready = driver.requests_on(link.link).into_iter().find(|(req, _)| link.arrived_at[req] <= ms);
                 let Some((req, request)) = ready else {
-                    pipe.idle_ms += u64::from(ms > pipe.one_way_ms * 4);
+                    link.idle_ms += u64::from(ms > link.one_way_ms * 4);
                     break;
                 };
-                if pipe.server_delay_ms > 0 && pipe.serving.is_none_or(|(of, _)| of != req) {
-                    pipe.serving = Some((req, ms + pipe.server_delay_ms));
+                if link.server_delay_ms > 0 && link.serving.is_none_or(|(of, _)| of != req) {
+                    link.serving = Some((req, ms + link.server_delay_ms));
                 }
-                if pipe.serving.is_some_and(|(_, until)| ms < until) {
+                if link.serving.is_some_and(|(_, until)| ms < until) {
                     break;
                 }
                 if request.next_offset.is_none() {
@@ -49,12 +49,12 @@ fn run(driver: &mut TestDriver, pipes: &mut [SimulatedLink], total: u64) -> u64 
                 }
                 let RequestRange::Bounded(range) = request.range else { panic!() };
                 let range = range.intersect(ByteRange::new(0, total));
-                let sent = pipe.sent.entry(req).or_default();
+                let sent = link.sent.entry(req).or_default();
                 let part = capacity.min(range.len().bytes() - *sent);
                 *sent += part;
                 capacity -= part;
                 let all = *sent == range.len().bytes();
-                pipe.last_ms = ms;
+                link.last_ms = ms;
                 driver.deliver(req, part);
                 if driver.done {
                     return ms;
@@ -89,8 +89,8 @@ fn a_server_with_a_delay_before_each_response_gets_large_requests() {
         let total = 40_000_000;
         let mut driver = TestDriver::new(Config::default());
         driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
-        let mut pipes = [SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) }];
-        let time = run(&mut driver, &mut pipes, total);
+        let mut links = [SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) }];
+        let time = run(&mut driver, &mut links, total);
         let alone = total / (80 * 125) + server_delay_ms + 40;
         // The first bytes are a request of their own, and the size of the next one is estimated from them.
         assert!(
@@ -99,11 +99,11 @@ fn a_server_with_a_delay_before_each_response_gets_large_requests() {
         );
 
         let mut driver = TestDriver::with_two_links(Config::default());
-        let mut pipes = [
+        let mut links = [
             SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) },
             SimulatedLink { server_delay_ms, ..simulated_link(B, 61, 50) },
         ];
-        let time = run(&mut driver, &mut pipes, total);
+        let time = run(&mut driver, &mut links, total);
         let ideal = total / (141 * 125) + server_delay_ms + 60;
         assert!(
             time <= ideal + ideal / 5 + server_delay_ms,
@@ -119,11 +119,11 @@ fn two_steady_links_finish_together_and_never_idle() {
     for (a, b) in [((80, 20), (61, 50)), ((8, 20), (61, 50)), ((50, 20), (5, 100)), ((30, 20), (30, 60))] {
         let total = 20_000_000;
         let mut driver = TestDriver::with_two_links(Config::default());
-        let mut pipes = [simulated_link(A, a.0, a.1), simulated_link(B, b.0, b.1)];
-        let time = run(&mut driver, &mut pipes, total);
+        let mut links = [simulated_link(A, a.0, a.1), simulated_link(B, b.0, b.1)];
+        let time = run(&mut driver, &mut links, total);
         let ideal = total / ((a.0 + b.0) * 125);
-        let delta = pipes[0].last_ms.abs_diff(pipes[1].last_ms);
-        let idle = pipes.iter().map(|p| p.idle_ms).max().unwrap();
+        let delta = links[0].last_ms.abs_diff(links[1].last_ms);
+        let idle = links.iter().map(|p| p.idle_ms).max().unwrap();
         assert!(delta <= 30, "{a:?} {b:?}: delta {delta} ms");
         assert!(idle <= 40, "{a:?} {b:?}: drained for {idle} ms");
         assert!(time <= ideal + ideal / 50 + 100, "{a:?} {b:?}: {time} ms instead of {ideal}");
@@ -208,13 +208,13 @@ fn thesis_policies_send_the_next_request_at_sixty_percent() {
 fn the_naive_policy_gives_each_link_half() {
     let total = 10_000_000;
     let mut driver = TestDriver::with_two_links(Config { policy: Policy::Naive, ..Config::default() });
-    let mut pipes = [simulated_link(A, 80, 20), simulated_link(B, 10, 20)];
-    run(&mut driver, &mut pipes, total);
+    let mut links = [simulated_link(A, 80, 20), simulated_link(B, 10, 20)];
+    run(&mut driver, &mut links, total);
     let status = driver.fetch.status();
     let (a, b) = (status.links[0].1.bytes(), status.links[1].1.bytes());
     assert_eq!(a + b, total);
     assert!(a.abs_diff(b) <= 300_000, "{a} {b}");
-    assert!(pipes[1].last_ms > pipes[0].last_ms + 2000, "the slow half ends much later");
+    assert!(links[1].last_ms > links[0].last_ms + 2000, "the slow half ends much later");
 }
 
 #[test]

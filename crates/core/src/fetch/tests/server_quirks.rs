@@ -391,16 +391,16 @@ fn a_refusal_that_concerns_the_resource_is_final_after_one_check() {
 fn run_redirects(driver: &mut TestDriver, refuses: u16, good_for: impl Fn(u32, Instant) -> bool) -> (u32, u32) {
     let (mut targets, mut made, mut responses) = (1, BTreeMap::new(), BTreeMap::new());
     let requests = serve(driver, |driver, _, req| {
-        let origin = driver.conns[&driver.reqs[&req].conn].1;
-        if origin == UrlId(0) {
+        let url = driver.conns[&driver.reqs[&req].conn].1;
+        if url == UrlId(0) {
             let target = UrlId(targets);
             targets += 1;
             made.insert(target, driver.now);
             return Some(ResponseHead { status: 302, location: Some(target), ..ResponseHead::default() });
         }
-        let nth = responses.entry(origin).or_insert(0);
+        let nth = responses.entry(url).or_insert(0);
         *nth += 1;
-        Some(if good_for(*nth, Instant::ZERO + (driver.now - made[&origin])) {
+        Some(if good_for(*nth, Instant::ZERO + (driver.now - made[&url])) {
             honest_response(driver, req, TAG)
         } else {
             status_head(refuses)
@@ -436,12 +436,12 @@ fn a_page_that_reports_an_expired_target_leads_back_to_the_redirecting_url() {
         let mut driver = if links == 1 { one_link() } else { TestDriver::with_two_links(Config::default()) };
         let (mut made, mut responses) = (0, BTreeMap::new());
         serve(&mut driver, |driver, _, req| {
-            let origin = driver.conns[&driver.reqs[&req].conn].1;
-            if origin == UrlId(0) {
+            let url = driver.conns[&driver.reqs[&req].conn].1;
+            if url == UrlId(0) {
                 made += 1;
                 return Some(ResponseHead { status: 302, location: Some(UrlId(made)), ..ResponseHead::default() });
             }
-            let nth = responses.entry(origin).or_insert(0);
+            let nth = responses.entry(url).or_insert(0);
             *nth += 1;
             let page =
                 ResponseHead { status: 200, length: bytes(1500), is_html_page: true, ..ResponseHead::default() };
@@ -530,9 +530,9 @@ fn a_different_date_is_a_different_file() {
         driver.connect_newest(link, 5);
     }
     let (a, b) = (driver.first_request(A), driver.first_request(B));
-    let with = |desk: &TestDriver, req, tag, date: &str| ResponseHead {
+    let with = |driver: &TestDriver, req, tag, date: &str| ResponseHead {
         last_modified: Some(date.into()),
-        ..honest_response(desk, req, Some(tag))
+        ..honest_response(driver, req, Some(tag))
     };
     driver.handle(Input::Head { req: a, head: with(&driver, a, "\"a\"", DATE) });
     driver.handle(Input::Head { req: b, head: with(&driver, b, "\"b\"", "Sat, 01 Aug 2020 10:00:01 GMT") });

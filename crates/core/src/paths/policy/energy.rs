@@ -116,7 +116,7 @@ impl Conn {
     fn is_bulk(&self, host: &HostState) -> bool {
         let burst = DataSize::from_bytes(self.burst_bytes);
         burst >= BULK_BYTES
-            || burst >= BULK_BYTES_SLOWED && self.initial_link.is_some_and(|home| self.has_slowed(host, home))
+            || burst >= BULK_BYTES_SLOWED && self.initial_link.is_some_and(|index| self.has_slowed(host, index))
     }
 
     /// Whether a link is much slower than its best rate in the present burst.
@@ -161,14 +161,14 @@ impl Conn {
         // Stage 2: trials and reprobes have priority, because their measurements are the basis of the comparison.
         let is_reprobing = self.trials.reprobe.is_some();
         let current = if is_reprobing { current.without(LinkSet::single(initial_link)) } else { current };
-        if let Some(choice) = self
+        if let Some(decision) = self
             .solo_trial(host, usable, current, true)
             .or_else(|| self.reprobe_initial_link(host, current, initial_link))
         {
-            let others = usable.without(choice.active);
+            let others = usable.without(decision.active);
             // During a solo trial no data may wait in the other links' queues.
             let destroy = if self.trials.solo.is_some() { others } else { LinkSet::EMPTY };
-            return Decision { standby: others.intersection(self.joined_links()), destroy, ..choice };
+            return Decision { standby: others.intersection(self.joined_links()), destroy, ..decision };
         }
         // Stage 3: all busy connections of the host share the radios, so the expected data is at least that of all
         // of them.
@@ -186,14 +186,14 @@ impl Conn {
         // (rule 5 of `hol_guard`), unless its radio is costly to wake.
         let is_standby = !current.contains(initial_link) && !costly(host, usable).contains(initial_link);
         let is_stale = is_standby && self.trials.reprobe_result.is_none() && self.has_slowed(host, initial_link);
-        let is_candidate = |plan: &&LinkSetCost| {
+        let is_candidate = |set: &&LinkSetCost| {
             // Rule 6: a set without the initial link must consist of measured links.
-            if plan.links.contains(initial_link) { !is_stale } else { are_measured(plan.links) }
+            if set.links.contains(initial_link) { !is_stale } else { are_measured(set.links) }
         };
         let cheapest = sets
             .iter()
             .filter(is_candidate)
-            .min_by_key(|plan| (plan.cost, plan.links.len()))
+            .min_by_key(|set| (set.cost, set.links.len()))
             .copied()
             .unwrap_or(stay_cost);
         // Rule 5: the change must save a share of the present cost, or cost no more and be clearly faster. The cost
@@ -201,8 +201,8 @@ impl Conn {
         // promotion and tail pay off within the expected data.
         let is_saving = cheapest.cost + stay_cost.cost.share(MIN_SAVING) < stay_cost.cost;
         let is_faster =
-            |plan: &&LinkSetCost| plan.cost <= stay_cost.cost && plan.rate.share(MIN_SPEEDUP) > stay_cost.rate;
-        let fastest = |plan: &&LinkSetCost| (plan.rate, Reverse((plan.cost, plan.links.len())));
+            |set: &&LinkSetCost| set.cost <= stay_cost.cost && set.rate.share(MIN_SPEEDUP) > stay_cost.rate;
+        let fastest = |set: &&LinkSetCost| (set.rate, Reverse((set.cost, set.links.len())));
         let faster = sets.iter().filter(is_candidate).filter(is_faster).max_by_key(fastest).filter(|_| !is_saving);
         let best = faster.copied().unwrap_or(cheapest);
         let is_worthwhile = is_saving || faster.is_some();
@@ -211,10 +211,11 @@ impl Conn {
             host.now.since(self.active_since) < MIN_DWELL && !is_reprobing || self.is_quiet(host.now, interval);
         if best.links == current || is_too_early || !is_worthwhile {
             let other =
-                sets.iter().filter(|plan| plan.links != current).min_by_key(|plan| plan.cost).unwrap_or(&stay_cost);
+                sets.iter().filter(|set| set.links != current).min_by_key(|plan| plan.cost).unwrap_or(&stay_cost);
             let reason = energy_reason(&stay_cost, other, expected);
-            let (spare, destroy) = (model.standby_links(usable, current), model.links_to_destroy(usable, current));
-            return Decision { standby: spare, destroy, ..Decision::new(current, reason) };
+            let (standby, destroy) =
+                (model.standby_links(usable, current), model.links_to_destroy(usable, current));
+            return Decision { standby, destroy, ..Decision::new(current, reason) };
         }
         let reason = energy_reason(&best, &stay_cost, expected);
         // A new link that was never measured is first used alone, so that its rate is known (see

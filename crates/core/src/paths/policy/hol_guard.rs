@@ -118,14 +118,14 @@ impl Conn {
         if self.is_growing(carrying) || !host.trial_cache.is_due(now, self.id, others, link) {
             return None;
         }
-        let slow =
+        let others_rate =
             others.iter().filter_map(|index| host.link(index)).map(|link| link.rate(&host.config, now)).sum();
         self.trials.solo = Some(SoloTrial {
             started: now,
             link,
             previous_links: current,
             previous_rate: both,
-            others_rate: slow,
+            others_rate,
             is_first_use: false,
         });
         Some(Decision::new(LinkSet::single(link), Reason::Trial { link, previous_rate: both }))
@@ -157,23 +157,19 @@ impl Conn {
     }
 
     fn continue_solo_trial(&mut self, host: &HostState, usable: LinkSet, needs_gain: bool) -> Option<Decision> {
-        let SoloTrial {
-            started: since,
-            link,
-            previous_links: before,
-            previous_rate: both,
-            others_rate: slow,
-            is_first_use: first,
-        } = self.trials.solo?;
+        let SoloTrial { started: trial_start, link, previous_links, previous_rate, others_rate, is_first_use } =
+            self.trials.solo?;
         let now = host.now;
         if !usable.contains(link) {
             self.trials.solo = None;
             return None;
         }
         // The trial starts when the link carries data.
-        let started = self.subflow_on(link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(since));
-        if started.is_none_or(|started| now.since(started) < TRIAL_TIME) && now.since(since) < TRIAL_TIME * 3 {
-            return Some(Decision::new(LinkSet::single(link), Reason::Trial { link, previous_rate: both }));
+        let started =
+            self.subflow_on(link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
+        if started.is_none_or(|started| now.since(started) < TRIAL_TIME) && now.since(trial_start) < TRIAL_TIME * 3
+        {
+            return Some(Decision::new(LinkSet::single(link), Reason::Trial { link, previous_rate }));
         }
         self.trials.solo = None;
         // A link that was not joined in time was not measured.
@@ -182,34 +178,37 @@ impl Conn {
         let path = self.paths.get_mut(link)?;
         let solo_rate = path.throughput.mean(TRIAL_TIME / 3).unwrap_or_default();
         path.throughput.reset_to(solo_rate);
-        let (others, before) = (before.without(LinkSet::single(link)), before.intersection(usable));
-        if first {
+        let (others, before) = (previous_links.without(LinkSet::single(link)), previous_links.intersection(usable));
+        if is_first_use {
             // First use: there is no earlier rate for comparison. The new link stays alone if the others have
             // slowed down or would hold it up; otherwise the whole set is used.
             let has_slowed = others.iter().any(|other| self.has_slowed(host, other));
             let holds_up =
-                others.iter().any(|other| host.trial_cache.holds_up(now, (other, slow), (link, solo_rate)));
+                others.iter().any(|other| host.trial_cache.holds_up(now, (other, others_rate), (link, solo_rate)));
             if has_slowed {
                 self.schedule_reprobe(now);
             }
             let links = if has_slowed || holds_up { LinkSet::single(link) } else { before };
             return Some(Decision::new(links, Reason::Fastest { links, rate: solo_rate }));
         }
-        let min_rate = if needs_gain { both.share(MIN_SOLO_GAIN) } else { both };
+        let min_rate = if needs_gain { previous_rate.share(MIN_SOLO_GAIN) } else { previous_rate };
         // Compare the rate alone with the earlier rate of all, and derive a limit for the cache.
         let holds_up = solo_rate >= min_rate && !solo_rate.is_zero();
         let fast_rate = host.link(link).map_or(solo_rate, |link| link.rate(&host.config, now).max(solo_rate));
         let limit = match holds_up {
-            true => Some(hold_up_limit(slow, fast_rate)),
+            true => Some(hold_up_limit(others_rate, fast_rate)),
             // For the goal of energy, a missing gain does not prove that all together carry more.
-            false => (!needs_gain).then(|| help_limit(slow, fast_rate)),
+            false => (!needs_gain).then(|| help_limit(others_rate, fast_rate)),
         };
         self.trials.result = Some(TrialResult { slow_links: others, fast_link: link, limit });
         if holds_up {
             self.schedule_reprobe(now);
         }
         let links = if holds_up { LinkSet::single(link) } else { before };
-        Some(Decision::new(links, Reason::Fastest { links, rate: if holds_up { solo_rate } else { both } }))
+        Some(Decision::new(
+            links,
+            Reason::Fastest { links, rate: if holds_up { solo_rate } else { previous_rate } },
+        ))
     }
 
     /// Continues or starts a concurrent trial: links with the best rate, and beside them one that was left out
@@ -222,7 +221,7 @@ impl Conn {
         fast: usize,
     ) -> Option<Decision> {
         let now = host.now;
-        let Some(ConcurrentTrial { started: since, slow_link: slow, slow_rate: rate, others_rate: before }) =
+        let Some(ConcurrentTrial { started: trial_start, slow_link, slow_rate, others_rate }) =
             self.trials.concurrent
         else {
             let (rate, slow) = left_out?;
@@ -248,22 +247,24 @@ impl Conn {
             let all = links.with(slow);
             return Some(Decision::new(all, Reason::Reprobe { links: all, link: slow }));
         };
-        let all = links.with(slow);
+        let all = links.with(slow_link);
         // Continue until the result is clear: the total collapses, exceeds that without the slow link, or the time
         // is over.
-        let started = self.subflow_on(slow).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(since));
+        let started =
+            self.subflow_on(slow_link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
         let carried_for = started.map_or(Duration::ZERO, |started| now.since(started));
         let is_worse =
-            carried_for >= TRIAL_TIME / 2 && self.combined_rate(all, TRIAL_TIME / 2) < before.share(COLLAPSE);
-        let is_better = carried_for >= TRIAL_TIME && self.combined_rate(all, TRIAL_TIME / 2) > before;
-        if !is_worse && !is_better && carried_for < TRIAL_TIME * 2 && now.since(since) < TRIAL_TIME * 3 {
-            return Some(Decision::new(all, Reason::Reprobe { links: all, link: slow }));
+            carried_for >= TRIAL_TIME / 2 && self.combined_rate(all, TRIAL_TIME / 2) < others_rate.share(COLLAPSE);
+        let is_better = carried_for >= TRIAL_TIME && self.combined_rate(all, TRIAL_TIME / 2) > others_rate;
+        if !is_worse && !is_better && carried_for < TRIAL_TIME * 2 && now.since(trial_start) < TRIAL_TIME * 3 {
+            return Some(Decision::new(all, Reason::Reprobe { links: all, link: slow_link }));
         }
         self.trials.concurrent = None;
         let is_conclusive = is_worse || carried_for >= TRIAL_TIME;
-        let limit = if is_better { help_limit(rate, before) } else { hold_up_limit(rate, before) };
+        let limit =
+            if is_better { help_limit(slow_rate, others_rate) } else { hold_up_limit(slow_rate, others_rate) };
         self.trials.result = Some(TrialResult {
-            slow_links: LinkSet::single(slow),
+            slow_links: LinkSet::single(slow_link),
             fast_link: fast,
             limit: is_conclusive.then_some(limit),
         });

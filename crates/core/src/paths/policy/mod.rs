@@ -43,7 +43,8 @@ impl Conn {
         let usable = self.usable_links(host);
         // If the initial link is not usable, the first usable link takes its role.
         let spent = budget_spent_links(host);
-        let Some(home) = self.initial_link.filter(|home| usable.contains(*home)).or_else(|| usable.first()) else {
+        let Some(initial_link) = self.initial_link.filter(|home| usable.contains(*home)).or_else(|| usable.first())
+        else {
             let carrying = self.carrying_links();
             let links = if carrying.is_empty() { self.joined_links() } else { carrying };
             return Decision::new(
@@ -57,15 +58,15 @@ impl Conn {
         let mut decision = match host.config.policy {
             Policy::Mptcp => Decision::new(usable, Reason::Fixed("all links join at once", usable)),
             Policy::WifiFirst => {
-                let reason = Reason::Fixed("the first link alone while it works", LinkSet::single(home));
-                Decision { standby: usable, ..Decision::new(LinkSet::single(home), reason) }
+                let reason = Reason::Fixed("the first link alone while it works", LinkSet::single(initial_link));
+                Decision { standby: usable, ..Decision::new(LinkSet::single(initial_link), reason) }
             }
-            Policy::Marline => self.decide_marline(host, usable, home),
-            _ => self.decide_emptcp(host, usable, home),
+            Policy::Marline => self.decide_marline(host, usable, initial_link),
+            _ => self.decide_emptcp(host, usable, initial_link),
         };
         let unusable_links = self.joined_links().without(usable);
         // The most important circumstance replaces the policy's own reason.
-        if let Some(link) = spent.intersection(self.joined_links().union(LinkSet::single(home))).first() {
+        if let Some(link) = spent.intersection(self.joined_links().union(LinkSet::single(initial_link))).first() {
             decision.reason = Reason::BudgetSpent { links: decision.active, link };
         } else if host.config.policy == Policy::Marline
             && !unusable_links.intersection(decision.active.union(self.active_links)).is_empty()
@@ -79,30 +80,34 @@ impl Conn {
         decision
     }
 
-    fn decide_marline(&mut self, host: &HostState, usable: LinkSet, home: usize) -> Decision {
+    fn decide_marline(&mut self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
         if self.activity == Activity::Idle
             && !self.carrying_links().intersection(usable).is_empty()
             && !self.active_links.intersection(usable).is_empty()
         {
             if host.config.goal == Goal::Energy {
-                return self.decide_idle(host, usable, home);
+                return self.decide_idle(host, usable, initial_link);
             }
             let links = self.active_links.intersection(usable);
             return Decision::new(links, Reason::Idle { links });
         }
         match host.config.goal {
-            Goal::Energy => self.decide_energy(host, usable, home),
+            Goal::Energy => self.decide_energy(host, usable, initial_link),
             Goal::Speed => self.decide_speed(host, usable),
-            Goal::Latency => self.decide_latency(host, usable, home),
+            Goal::Latency => self.decide_latency(host, usable, initial_link),
             Goal::Cost => {
                 let unmetered =
                     usable.iter().filter(|index| host.link(*index).is_some_and(|link| !link.config.metered));
-                let free = unmetered.fold(LinkSet::EMPTY, LinkSet::with);
-                if free.is_empty() {
-                    return Decision::new(LinkSet::single(home), Reason::Only { link: home });
+                let unmetered_links = unmetered.fold(LinkSet::EMPTY, LinkSet::with);
+                if unmetered_links.is_empty() {
+                    return Decision::new(LinkSet::single(initial_link), Reason::Only { link: initial_link });
                 }
-                let home = if free.contains(home) { home } else { free.first().unwrap_or(home) };
-                let decision = self.decide_energy(host, free, home);
+                let initial_link = if unmetered_links.contains(initial_link) {
+                    initial_link
+                } else {
+                    unmetered_links.first().unwrap_or(initial_link)
+                };
+                let decision = self.decide_energy(host, unmetered_links, initial_link);
                 let reason = if decision.active.len() == 1 {
                     Reason::Unmetered { links: decision.active }
                 } else {

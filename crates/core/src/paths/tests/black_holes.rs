@@ -189,9 +189,9 @@ fn outages_alone_lower_no_mtu() {
         let (mut world, conn) = world(upload, &[]);
         world.run(5.0);
         for _ in 0..3 {
-            world.silent.insert(LTE);
+            world.unresponsive.insert(LTE);
             world.run(4.0);
-            world.silent.remove(&LTE);
+            world.unresponsive.remove(&LTE);
             world.run(4.0);
         }
         world.stop(conn);
@@ -276,16 +276,16 @@ fn with_the_kernels_path_manager_downloads_are_not_examined() {
 
 #[test]
 fn an_outage_that_ends_during_the_probe_lowers_no_mtu() {
-    for silent in 1..=30 {
+    for outage_tenths in 1..=30 {
         let (mut world, _) = world(true, &[]);
         world.backs_off = true;
         world.unanswered = 100_000;
         world.run(5.0);
-        world.silent.insert(LTE);
-        world.run(f64::from(silent) / 10.0);
-        world.silent.remove(&LTE);
+        world.unresponsive.insert(LTE);
+        world.run(f64::from(outage_tenths) / 10.0);
+        world.unresponsive.remove(&LTE);
         world.run(10.0);
-        assert!(world.mtu_steps.is_empty(), "{silent} {:#?}", world.notes);
+        assert!(world.mtu_steps.is_empty(), "{outage_tenths} {:#?}", world.notes);
     }
 }
 
@@ -301,9 +301,9 @@ fn a_second_outage_shortly_after_the_first_lowers_no_mtu() {
             world.run(3.0);
             world.handle(Input::LinkUp { link: LTE });
             world.run(f64::from(after) / 20.0);
-            world.silent.insert(LTE);
+            world.unresponsive.insert(LTE);
             world.run(f64::from(silent) / 10.0);
-            world.silent.remove(&LTE);
+            world.unresponsive.remove(&LTE);
             world.run(10.0);
             assert!(
                 world.mtu_log.is_empty(),
@@ -437,7 +437,7 @@ fn data_that_another_subflow_has_yet_to_deliver_does_not_count_as_missing() {
         conn.subflows.push(Subflow::new(&subflow, Some(id as usize), Instant::ZERO));
     }
     let size = DataSize::from_bytes;
-    let mut given = |ms, first: [u64; 2], second: [u64; 2]| {
+    let mut is_missing = |ms, first: [u64; 2], second: [u64; 2]| {
         let now = Instant::from_millis(ms);
         for (id, [received, reached]) in [(0, first), (1, second)] {
             let (received, reached) = (size(received), Some(size(reached)));
@@ -448,12 +448,12 @@ fn data_that_another_subflow_has_yet_to_deliver_does_not_count_as_missing() {
         conn.track_data_seq(now);
         conn.subflows[2].missing_since.is_some()
     };
-    assert!(!given(100, [100_000, 150_000], [50_000, 145_000]), "the third subflow was just established");
-    assert!(!given(200, [130_000, 200_000], [50_000, 145_000]), "the second subflow is 20 kB behind");
-    assert!(!given(300, [130_000, 200_000], [70_000, 190_000]));
-    assert!(!given(400, [150_000, 249_000], [90_000, 200_000]), "the second subflow is 9 kB behind");
+    assert!(!is_missing(100, [100_000, 150_000], [50_000, 145_000]), "the third subflow was just established");
+    assert!(!is_missing(200, [130_000, 200_000], [50_000, 145_000]), "the second subflow is 20 kB behind");
+    assert!(!is_missing(300, [130_000, 200_000], [70_000, 190_000]));
+    assert!(!is_missing(400, [150_000, 249_000], [90_000, 200_000]), "the second subflow is 9 kB behind");
     assert!(
-        given(500, [150_000, 249_000], [91_000, 250_000]),
+        is_missing(500, [150_000, 249_000], [91_000, 250_000]),
         "8 kB were delivered by neither of the two, and both have passed them"
     );
 }

@@ -8,8 +8,8 @@ use crate::units::{DataSize, Duration, Instant};
 
 use alloc::vec::Vec;
 
-fn world(policy: Policy, profile: Goal, budgets: [Option<u64>; 2], rates: [f64; 2]) -> World {
-    let mut config = Config { policy, goal: profile, ..config() };
+fn world(policy: Policy, goal: Goal, budgets: [Option<u64>; 2], rates: [f64; 2]) -> World {
+    let mut config = Config { policy, goal, ..config() };
     for (terms, budget) in config.links.iter_mut().zip(budgets) {
         terms.budget = budget.map(DataSize::from_bytes);
         terms.metered = terms.id == LTE;
@@ -119,10 +119,10 @@ fn a_metered_link_helps_only_when_the_others_do_not_work() {
     let conn = world.open(1, WIFI, 64 << 20);
     world.run(30.0);
     assert_eq!((world.join_count(LTE), world.received(LTE)), (0, 0), "{:?}", world.notes);
-    world.silent.insert(WIFI);
+    world.unresponsive.insert(WIFI);
     world.run(5.0);
     assert!(world.received(LTE) > 1_000_000, "{:?} {:?}", world.notes, world.commands);
-    world.silent.clear();
+    world.unresponsive.clear();
     world.run(20.0);
     assert_eq!(world.state(conn), "wifi only", "{:?}", world.notes);
     let before = world.received(LTE);
@@ -134,15 +134,16 @@ fn a_metered_link_helps_only_when_the_others_do_not_work() {
 fn a_link_is_unresponsive_from_a_failed_probe_until_data_is_received() {
     let mut world = world(Policy::Marline, Goal::Speed, [None, None], [8.0, 8.0]);
     world.open(1, WIFI, 1 << 30);
-    let silent = |world: &World| world.paths.link_statuses().map(|link| link.is_silent).collect::<Vec<_>>();
+    let unresponsive =
+        |world: &World| world.paths.link_statuses().map(|link| link.is_unresponsive).collect::<Vec<_>>();
     world.run(10.0);
-    assert_eq!(silent(&world), [false, false]);
-    world.silent.insert(WIFI);
+    assert_eq!(unresponsive(&world), [false, false]);
+    world.unresponsive.insert(WIFI);
     world.run(5.0);
-    assert_eq!(silent(&world), [true, false], "{:?}", world.notes);
-    world.silent.clear();
+    assert_eq!(unresponsive(&world), [true, false], "{:?}", world.notes);
+    world.unresponsive.clear();
     world.run(20.0);
-    assert_eq!(silent(&world), [false, false], "{:?}", world.notes);
+    assert_eq!(unresponsive(&world), [false, false], "{:?}", world.notes);
 }
 
 #[test]
@@ -226,8 +227,8 @@ fn a_join_without_an_address_costs_no_energy_and_is_repeated_later() {
         let at = joined_at(&world, LTE);
         assert!(at.len() > 2, "{policy:?} {at:?}");
         assert!(at.windows(2).all(|pair| pair[1].since(pair[0]).as_secs() >= 15), "{policy:?} {at:?}");
-        let account = world.paths.energy_until_idle(world.now);
-        assert!(account.radio(LTE).is_none_or(|bill| bill.total().is_zero()), "{policy:?}");
+        let breakdown = world.paths.energy_until_idle(world.now);
+        assert!(breakdown.radio(LTE).is_none_or(|energy| energy.total().is_zero()), "{policy:?}");
     }
 }
 
@@ -261,14 +262,14 @@ fn a_join_without_response_is_reported_with_the_time_of_the_next_attempt() {
     world.lost_joins = 2;
     world.open(1, WIFI, 8 << 20);
     world.run(15.0);
-    let told: Vec<usize> = world
+    let reports: Vec<usize> = world
         .notes
         .iter()
         .enumerate()
         .filter(|(_, note)| note.starts_with("join over lte: no response within 3 s; next attempt in "))
         .map(|(at, _)| at)
         .collect();
-    let [first, second] = told[..] else { panic!("{:#?}", world.notes) };
+    let [first, second] = reports[..] else { panic!("{:#?}", world.notes) };
     assert!(world.notes[first].ends_with(" 2 s") && world.notes[second].ends_with(" 4 s"), "{:#?}", world.notes);
     // The newest note is the reason of the present state.
     assert!(world.notes[first + 1].starts_with("wifi: ") && world.notes.len() > second + 1, "{:#?}", world.notes);

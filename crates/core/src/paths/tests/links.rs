@@ -85,8 +85,8 @@ fn a_link_with_a_tenth_of_the_rate_helps_an_upload_with_short_queues() {
         world.uploads.extend(upload.then_some(ConnId(1)));
         world.open(1, WIFI, 64 << 20);
         world.run(2.0);
-        let says = world.notes.iter().any(|note| note.contains("would hold it up"));
-        assert_eq!(says, left_out, "{short_queues} {upload}: {:#?}", world.notes);
+        let has_note = world.notes.iter().any(|note| note.contains("would hold it up"));
+        assert_eq!(has_note, left_out, "{short_queues} {upload}: {:#?}", world.notes);
     }
 }
 
@@ -99,7 +99,7 @@ fn an_upload_with_short_queues_destroys_the_subflow_of_a_lost_link_at_once() {
         world.open(1, WIFI, 1 << 30);
         world.run(3.0);
         let before = world.commands.len();
-        world.silent.insert(LTE);
+        world.unresponsive.insert(LTE);
         world.handle(Input::LinkDown { link: LTE });
         world.run(0.1);
         let destroys = |(_, command): &&(_, Command)| matches!(command, Command::Destroy { .. });
@@ -108,7 +108,7 @@ fn an_upload_with_short_queues_destroys_the_subflow_of_a_lost_link_at_once() {
         world.handle(Input::LinkDown { link: WIFI });
         world.run(0.1);
         assert_eq!(world.subflow_count(WIFI), 1);
-        world.silent.clear();
+        world.unresponsive.clear();
         [WIFI, LTE].into_iter().for_each(|link| world.handle(Input::LinkUp { link }));
         world.run(3.0);
         assert!(world.join_count(LTE) > ends, "{:#?}", world.notes);
@@ -126,7 +126,7 @@ fn a_pause_makes_a_path_slow_for_an_upload_but_not_for_data_from_a_relay() {
         world.run(5.0);
         world.set_rate(LTE, 0.0);
         world.run(1.2);
-        let says = world.notes.iter().any(|note| note.contains("would hold it up"));
-        assert_eq!(says, left_out, "{short_queues} {upload}: {:#?}", world.notes);
+        let has_note = world.notes.iter().any(|note| note.contains("would hold it up"));
+        assert_eq!(has_note, left_out, "{short_queues} {upload}: {:#?}", world.notes);
     }
 }

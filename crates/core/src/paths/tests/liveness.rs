@@ -34,7 +34,7 @@ fn a_connection_with_its_usual_pauses_is_not_probed_even_if_its_link_has_died() 
     world.commands.clear();
     world.add_data(conn, 2000);
     world.run(0.3);
-    world.silent.insert(WIFI);
+    world.unresponsive.insert(WIFI);
     world.run(60.0);
     assert!(world.commands.is_empty(), "{:?}", world.commands);
     // It sends a request and gets no response.
@@ -51,10 +51,10 @@ fn a_stall_of_unanswered_data_counts_from_its_sending_and_not_from_the_last_byte
     world.run(20.0);
     world.commands.clear();
     // One poll sees the request in flight, and the next one its response.
-    world.silent.insert(WIFI);
+    world.unresponsive.insert(WIFI);
     world.unanswered = 300;
     world.run(0.45);
-    world.silent.clear();
+    world.unresponsive.clear();
     world.add_data(conn, 2000);
     world.run(0.4);
     assert!(world.commands.is_empty(), "{:?}", world.commands);
@@ -85,7 +85,7 @@ fn a_stalled_stream_is_probed_twice_and_any_other_stall_until_the_kernel_repeats
         world.commands.clear();
         world.add_data(conn, bytes);
         world.run(if bytes > 1 << 20 { 10.0 } else { 0.1 });
-        world.silent.insert(WIFI);
+        world.unresponsive.insert(WIFI);
         world.run(least);
         assert_eq!(world.join_count(LTE), 0, "{bytes} {:?}", world.commands);
         world.run(most - least);

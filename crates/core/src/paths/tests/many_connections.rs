@@ -126,7 +126,7 @@ fn the_rate_of_a_link_does_not_depend_on_the_number_of_connections() {
 #[test]
 fn a_connection_becomes_bulk_when_its_link_slows_down_but_not_when_others_share_it() {
     // 10 MB over Wi-Fi at 20 Mbit/s; then the connection gets only 4 Mbit/s.
-    let rest = |others: u32, rate: f64| {
+    let expected = |others: u32, rate: f64| {
         let mut world = world(20.0, 10.0);
         let conn = world.open(100, WIFI, 1 << 30);
         world.run(4.0);
@@ -137,6 +137,6 @@ fn a_connection_becomes_bulk_when_its_link_slows_down_but_not_when_others_share_
         world.run(2.0);
         world.paths.conn_status(conn).unwrap().expected
     };
-    assert!(rest(4, 20.0) < DataSize::from_bytes(16_000_000));
-    assert_eq!(rest(0, 4.0), DataSize::from_bytes(64_000_000));
+    assert!(expected(4, 20.0) < DataSize::from_bytes(16_000_000));
+    assert_eq!(expected(0, 4.0), DataSize::from_bytes(64_000_000));
 }

@@ -26,7 +26,7 @@ fn a_connection_whose_last_subflow_has_gone_is_joined_over_another_link() {
             let mut world = world(16.0, 8.0);
             world.open(1, WIFI, 1 << 30);
             world.run(5.0);
-            world.silent.insert(WIFI);
+            world.unresponsive.insert(WIFI);
             world.end_subflows(WIFI, why);
             if unplugged {
                 world.handle(Input::LinkDown { link: WIFI });
@@ -70,10 +70,10 @@ fn a_reprobe_interrupted_by_an_outage_has_no_result_after_the_recovery() {
             assert!(world.now < Instant::from_millis(120_000), "no reprobe: {:#?}", world.notes);
         }
         world.run(after);
-        world.silent.insert(WIFI);
+        world.unresponsive.insert(WIFI);
         world.unplug(WIFI);
         world.run(30.0);
-        world.silent.clear();
+        world.unresponsive.clear();
         world.set_rate(WIFI, 16.0);
         let before = world.received(WIFI);
         world.handle(Input::LinkUp { link: WIFI });

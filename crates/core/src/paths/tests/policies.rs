@@ -155,10 +155,10 @@ fn a_dead_initial_link_is_replaced_within_three_seconds_and_used_again_later() {
         world.set_rate(WIFI, 16.0);
         world.run(6.0);
         let before = world.received(LTE);
-        world.silent.insert(WIFI);
+        world.unresponsive.insert(WIFI);
         world.run(3.0);
         assert!(world.received(LTE) > before, "{:?}", world.commands);
-        world.silent.clear();
+        world.unresponsive.clear();
         let before = world.received(WIFI);
         world.run(12.0);
         assert!(world.received(WIFI) > before, "{:#?} {:?}", world.notes, world.commands);
@@ -183,14 +183,14 @@ fn the_path_of_a_pausing_application_is_probed_once_and_no_other_radio_is_woken(
 fn the_longer_the_initial_link_is_bad_the_less_often_it_is_reprobed() {
     let mut world = world(Policy::Marline, 0.8, 8.0);
     let conn = world.open(1, WIFI, 1 << 30);
-    let mut glances = Vec::new();
+    let mut reprobe_counts = Vec::new();
     for _ in 0..4 {
         world.commands.clear();
         world.run(30.0);
         let reprobes = |what: &Command| matches!(what, Command::SetBackup { backup: false, .. });
-        glances.push(world.commands.iter().filter(|(_, what)| reprobes(what)).count());
+        reprobe_counts.push(world.commands.iter().filter(|(_, what)| reprobes(what)).count());
     }
-    assert!(glances[0] >= 4 && glances[3] <= 2, "{glances:?}");
+    assert!(reprobe_counts[0] >= 4 && reprobe_counts[3] <= 2, "{reprobe_counts:?}");
     assert_eq!(world.state(conn), "lte only", "{:?}", world.notes);
     // Good again after two minutes: detected after at most a quarter of that time.
     world.set_rate(WIFI, 16.0);

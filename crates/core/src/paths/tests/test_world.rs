@@ -93,7 +93,7 @@ pub(super) struct World {
     /// Whether a sender whose packets are lost backs off exponentially (RFC 6298).
     pub(super) backs_off: bool,
     /// Links that lose all packets.
-    pub(super) silent: BTreeSet<LinkId>,
+    pub(super) unresponsive: BTreeSet<LinkId>,
     /// Number of priorities (MP_PRIO) that are lost before one arrives.
     pub(super) lost_priorities: u32,
     /// Link to which these losses are limited; `None`: all links.
@@ -170,7 +170,7 @@ impl World {
             reports_seq: true,
             small_passes: false,
             backs_off: false,
-            silent: BTreeSet::new(),
+            unresponsive: BTreeSet::new(),
             lost_priorities: 0,
             lost_priorities_link: None,
             refusing: BTreeSet::new(),
@@ -285,7 +285,7 @@ impl World {
                             (size, DataSize::from_bytes(self.request_bytes.get(&conn).copied().unwrap_or(0)))
                         };
                         let uploads = self.uploads.contains(&conn);
-                        let lost = self.silent.contains(&flow.link) || uploads && flow.backoff.is_some();
+                        let lost = self.unresponsive.contains(&flow.link) || uploads && flow.backoff.is_some();
                         let waits = if lost { self.unanswered } else { 0 };
                         let outstanding = DataSize::from_bytes(waits);
                         let backup = flow.requested_backup;
@@ -333,7 +333,7 @@ impl World {
             Command::Join { .. } if refused.is_some() => {}
             Command::Join { .. } if self.lost_joins > 0 => self.lost_joins -= 1,
             Command::Join { link, backup } => {
-                if !self.silent.contains(&link) && !self.is_down(link) {
+                if !self.unresponsive.contains(&link) && !self.is_down(link) {
                     let id = SubflowId(1_000_000 + self.next);
                     self.next += 1;
                     // Only the event is scheduled; the subflow is created when the event is delivered.
@@ -350,7 +350,7 @@ impl World {
                     flow.requested_backup = backup;
                     if self.lost_priorities > 0 && self.lost_priorities_link.is_none_or(|link| link == flow.link) {
                         self.lost_priorities -= 1;
-                    } else if !self.silent.contains(&flow.link) {
+                    } else if !self.unresponsive.contains(&flow.link) {
                         if backup && !flow.backup {
                             let left = self.unsent.get(&conn).copied().unwrap_or_default();
                             flow.queued = (self.rates.get(&flow.link).copied().unwrap_or(0.0) * 0.1).min(left);
@@ -412,7 +412,7 @@ impl World {
         let (now, first) = (self.now, Duration::from_millis(300));
         let down_links: BTreeSet<LinkId> = self.rates.keys().copied().filter(|link| self.is_down(*link)).collect();
         for flow in self.subflows.values_mut() {
-            let vanishes = down_links.contains(&flow.link) || self.silent.contains(&flow.link);
+            let vanishes = down_links.contains(&flow.link) || self.unresponsive.contains(&flow.link);
             match &mut flow.backoff {
                 None if vanishes => {
                     flow.backoff = Some(Backoff { since: now, due: now + first, fired: 0, ack_at: None });
@@ -438,7 +438,7 @@ impl World {
             .filter(|flow| !flow.was_given_lost_data && !flow.backup && flow.received == 0.0)
         {
             let limited = self.rate_limits.contains_key(&flow.conn) && flow.link != WIFI;
-            let vanishes = flow.vanishes_since.is_some() || self.silent.contains(&flow.link);
+            let vanishes = flow.vanishes_since.is_some() || self.unresponsive.contains(&flow.link);
             if vanishes && !limited && conns.contains(&flow.conn) {
                 let sent = self.sent.entry(flow.conn).or_default();
                 (sent.next, sent.lost) = (sent.next + WINDOW, sent.lost + WINDOW);
@@ -460,10 +460,10 @@ impl World {
             self.unsent.iter().filter(|(_, left)| **left > 0.0).map(|(conn, _)| *conn).collect();
         self.lose_first_window(&conns);
         for (link, rate) in self.rates.clone() {
-            if self.silent.contains(&link) || self.is_down(link) {
+            if self.unresponsive.contains(&link) || self.is_down(link) {
                 continue;
             }
-            let is_alive = |flow: &TestSubflow| !self.silent.contains(&flow.link) && flow.backoff.is_none();
+            let is_alive = |flow: &TestSubflow| !self.unresponsive.contains(&flow.link) && flow.backoff.is_none();
             let carrying_conns: BTreeSet<ConnId> = self
                 .subflows
                 .values()
@@ -523,7 +523,7 @@ impl World {
                 self.scheduled.remove(&key);
                 if let Input::SubflowUp { conn, subflow } = &input {
                     let link = subflow.link.unwrap();
-                    if self.silent.contains(&link) {
+                    if self.unresponsive.contains(&link) {
                         continue;
                     }
                     let flow = TestSubflow::new(*conn, link, subflow.backup, self.vanishes_from(link));

@@ -33,9 +33,9 @@ pub struct Link {
     /// Outgoing packets that the kernel dropped because the transmission queue was full.
     pub tx_dropped: u64,
     /// Bytes received.
-    pub received: u64,
+    pub received_bytes: u64,
     /// Bytes sent.
-    pub sent: u64,
+    pub sent_bytes: u64,
 }
 
 impl Link {
@@ -73,7 +73,7 @@ impl Link {
     /// Reads the counters of `struct rtnl_link_stats64`.
     fn read_stats(&mut self, counters: &[u8]) {
         let counted = |at| u64_at(counters, at).unwrap_or(0);
-        (self.received, self.sent, self.tx_dropped) = (counted(16), counted(24), counted(56));
+        (self.received_bytes, self.sent_bytes, self.tx_dropped) = (counted(16), counted(24), counted(56));
     }
 
     /// Whether the administrator has set it up (`IFF_UP`).

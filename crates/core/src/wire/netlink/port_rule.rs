@@ -38,12 +38,12 @@ pub enum Port {
 impl PortRule {
     /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
-        let (mut is_own, mut transport, mut ports) = (false, None, [None; 2]);
-        let leads = RuleCommon::parse(message, |attribute| match attribute.kind {
-            INTERFACE => is_own = attribute.text() == LOOPBACK,
+        let (mut is_loopback, mut transport, mut ports) = (false, None, [None; 2]);
+        let common = RuleCommon::parse(message, |attribute| match attribute.kind {
+            INTERFACE => is_loopback = attribute.text() == LOOPBACK,
             TRANSPORT => transport = attribute.u8(),
-            SOURCE_PORTS => ports[0] = one(attribute.value),
-            DESTINATION_PORTS => ports[1] = one(attribute.value),
+            SOURCE_PORTS => ports[0] = single_port(attribute.value),
+            DESTINATION_PORTS => ports[1] = single_port(attribute.value),
             _ => {}
         })?;
         let port = match ports {
@@ -51,9 +51,9 @@ impl PortRule {
             [Some(from), None] => Port::From(from),
             _ => return None,
         };
-        let RuleCommon { table, priority, suppress_prefixlength: suppress, protocol } = leads;
+        let RuleCommon { table, priority, suppress_prefixlength: suppress, protocol } = common;
         let family = u8_at(message.body, 0)?;
-        is_own.then_some(Self { family, transport: transport?, port, table, priority, suppress, protocol })
+        is_loopback.then_some(Self { family, transport: transport?, port, table, priority, suppress, protocol })
     }
 
     /// The request that adds the rule; it fails if the same rule exists.
@@ -68,13 +68,13 @@ impl PortRule {
 
     fn request(&self, kind: u16, flags: u16) -> Request {
         let Self { table, priority, suppress, protocol, .. } = *self;
-        let leads = RuleCommon { table, priority, suppress_prefixlength: suppress, protocol };
+        let common = RuleCommon { table, priority, suppress_prefixlength: suppress, protocol };
         let (attribute, port) = match self.port {
             Port::To(port) => (DESTINATION_PORTS, port),
             Port::From(port) => (SOURCE_PORTS, port),
         };
         let [low, high] = port.to_ne_bytes();
-        leads.request(kind, flags, (self.family, 0), |request| {
+        common.request(kind, flags, (self.family, 0), |request| {
             request.text(INTERFACE, LOOPBACK);
             request.attribute(TRANSPORT, &[self.transport]);
             // First and last port of the range.
@@ -84,7 +84,7 @@ impl PortRule {
 }
 
 /// The port of a `struct fib_rule_port_range` that contains a single port.
-fn one(range: &[u8]) -> Option<u16> {
+fn single_port(range: &[u8]) -> Option<u16> {
     let (first, last) = (u16_at(range, 0)?, u16_at(range, 2)?);
     (first == last).then_some(first)
 }

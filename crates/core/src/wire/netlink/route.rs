@@ -30,7 +30,7 @@ pub struct Route {
     /// MTU of packets over it in bytes, which also limits the MSS that TCP advertises; `None` for the interface's own.
     pub mtu: Option<u32>,
     /// Route type: 1 unicast; 6 to 9 discard packets.
-    pub kind: u8,
+    pub route_type: u8,
     /// Origin (`RTPROT_…`): 2 kernel, 3 boot, 9 router advertisement, 16 DHCP.
     pub protocol: u8,
 }
@@ -51,7 +51,7 @@ impl Route {
             source: None,
             congestion_control: String::new(),
             mtu: None,
-            kind: UNICAST,
+            route_type: UNICAST,
             protocol: BOOT,
         }
     }
@@ -103,7 +103,7 @@ impl Route {
         route.interface = None;
         route.table = u32::from(u8_at(body, 4)?);
         route.protocol = u8_at(body, 5)?;
-        route.kind = u8_at(body, 7)?;
+        route.route_type = u8_at(body, 7)?;
         let mut destination = None;
         for attribute in Attributes::after(body, FIXED_LEN) {
             match attribute.kind {
@@ -129,7 +129,7 @@ impl Route {
 
     /// Whether it is a default route that forwards packets.
     pub const fn is_default(&self) -> bool {
-        self.destination.is_none() && self.kind == UNICAST
+        self.destination.is_none() && self.route_type == UNICAST
     }
 
     /// The request that installs it, replacing one with the same destination, table and metric.
@@ -150,7 +150,7 @@ impl Route {
         body[4] = u8::try_from(self.table).unwrap_or(252);
         body[5] = self.protocol;
         body[6] = if self.gateway.is_none() && self.family == family::V4 { SCOPE_LINK } else { 0 };
-        body[7] = self.kind;
+        body[7] = self.route_type;
         let mut request = Request::new(kind, flags, &body);
         if let Some((address, _)) = self.destination {
             request.address(DST, address);
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn an_unreachable_route_is_not_a_default_route() {
-        let unreachable = Route { kind: 7, interface: None, ..Route::default_via_interface(family::V6, 0) };
+        let unreachable = Route { route_type: 7, interface: None, ..Route::default_via_interface(family::V6, 0) };
         assert!(!reparse(&unreachable).is_default());
     }
 }

@@ -58,25 +58,25 @@ impl TproxyRoute {
 
     /// The request that adds the rule; it fails if the same rule exists.
     pub fn add_rule(&self) -> Request {
-        self.rule(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
+        self.rule_request(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
     }
 
     /// The request that removes the rule; it fails if no such rule exists.
     pub fn remove_rule(&self) -> Request {
-        self.rule(kind::DEL_RULE, Request::CHANGE)
+        self.rule_request(kind::DEL_RULE, Request::CHANGE)
     }
 
     /// The request that installs the route over the loopback interface with this index.
     pub fn install_route(&self, loopback: u32) -> Request {
-        self.route(kind::NEW_ROUTE, Request::CHANGE | Request::CREATE_OR_REPLACE, loopback)
+        self.route_request(kind::NEW_ROUTE, Request::CHANGE | Request::CREATE_OR_REPLACE, loopback)
     }
 
     /// The request that removes the route; it fails if no such route exists.
     pub fn remove_route(&self, loopback: u32) -> Request {
-        self.route(kind::DEL_ROUTE, Request::CHANGE, loopback)
+        self.route_request(kind::DEL_ROUTE, Request::CHANGE, loopback)
     }
 
-    fn rule(&self, kind: u16, flags: u16) -> Request {
+    fn rule_request(&self, kind: u16, flags: u16) -> Request {
         let mut body = [0; FIXED_LEN];
         body[0] = self.family;
         body[4] = self.table_byte();
@@ -92,7 +92,7 @@ impl TproxyRoute {
         request
     }
 
-    fn route(&self, kind: u16, flags: u16, loopback: u32) -> Request {
+    fn route_request(&self, kind: u16, flags: u16, loopback: u32) -> Request {
         let mut body = [0; FIXED_LEN];
         body[0] = self.family;
         body[4] = self.table_byte();
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_rule_matches_the_mark_and_the_route_every_destination() {
-        let detour = TproxyRoute {
+        let tproxy = TproxyRoute {
             family: family::V4,
             mark: 0x6d61,
             table: 28_001,
@@ -142,7 +142,7 @@ mod tests {
             suppress_prefixlength: None,
             protocol: 109,
         };
-        for (request, kind) in [(detour.add_rule(), kind::NEW_RULE), (detour.remove_rule(), kind::DEL_RULE)] {
+        for (request, kind) in [(tproxy.add_rule(), kind::NEW_RULE), (tproxy.remove_rule(), kind::DEL_RULE)] {
             let bytes = request.finish(1);
             let message = messages(&bytes).next().unwrap();
             assert_eq!((message.kind, message.body[2], message.body[7]), (kind, 0, TO_TABLE));
@@ -151,15 +151,18 @@ mod tests {
             assert_eq!(SourceRule::parse(&message), None, "it is not a source rule");
             assert_eq!(TproxyRoute::parse(&message).is_some(), kind == kind::NEW_RULE);
         }
-        let bytes = detour.install_route(1).finish(1);
+        let bytes = tproxy.install_route(1).finish(1);
         let route = Route::parse(&messages(&bytes).next().unwrap()).unwrap();
-        assert_eq!((route.destination, route.interface, route.table, route.kind), (None, Some(1), 28_001, LOCAL));
+        assert_eq!(
+            (route.destination, route.interface, route.table, route.route_type),
+            (None, Some(1), 28_001, LOCAL)
+        );
         assert_eq!(route.protocol, 109);
-        let bytes = detour.add_rule().finish(1);
-        assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(detour));
-        let part = TproxyRoute { suppress_prefixlength: Some(1), ..detour };
-        let bytes = part.add_rule().finish(1);
-        assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(part));
+        let bytes = tproxy.add_rule().finish(1);
+        assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(tproxy));
+        let with_suppression = TproxyRoute { suppress_prefixlength: Some(1), ..tproxy };
+        let bytes = with_suppression.add_rule().finish(1);
+        assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(with_suppression));
         let rule = SourceRule::new(("10.1.0.2".parse().unwrap(), 32), 28_001, 108).add().finish(1);
         assert_eq!(TproxyRoute::parse(&messages(&rule).next().unwrap()), None, "it matches a source");
     }

@@ -61,7 +61,7 @@ impl Ack {
     /// Right edge of the send window: acknowledgement number plus window, scaled by the shift count of the sender's SYN
     /// (values above 14 count as 14, RFC 7323 §2.3).
     pub const fn right_edge(&self, scale: u8) -> Seq {
-        let shift = if scale < MAX_SCALE { scale } else { MAX_SCALE };
+        let shift = if scale < MAX_WINDOW_SCALE { scale } else { MAX_WINDOW_SCALE };
         self.ack.plus((self.window as u32) << shift)
     }
 
@@ -106,7 +106,7 @@ impl Ack {
 }
 
 /// Largest shift count (RFC 7323 §2.3).
-const MAX_SCALE: u8 = 14;
+const MAX_WINDOW_SCALE: u8 = 14;
 
 #[cfg(test)]
 mod tests {

@@ -33,7 +33,7 @@ impl Packet<'_> {
         let mut body = self.body();
         if self.protocol() == protocol::UDP {
             match Datagram::of(*self) {
-                Ok(datagram) if datagram.is_unchecked() && matches!(self.addrs(), AddrPair::V4(..)) => {
+                Ok(datagram) if datagram.has_no_checksum() && matches!(self.addrs(), AddrPair::V4(..)) => {
                     return Checksum::Missing;
                 }
                 Ok(datagram) => body = datagram.bytes(),

@@ -13,7 +13,7 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{AddrPair, EXTENSIONS_MAX, IpParams, ParseError};
+use super::{AddrPair, IpParams, MAX_EXTENSIONS, ParseError};
 
 /// Offsets of the parts of a packet. They are plain numbers, so that they outlive a borrow of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +162,7 @@ fn is_source_routed(options: &[u8]) -> bool {
 fn walk_extensions(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize), ParseError> {
     let (mut next, mut at) = (first, fixed);
     // One iteration more than the limit of headers: the last one finds the transport protocol.
-    for _ in 0..=EXTENSIONS_MAX {
+    for _ in 0..=MAX_EXTENSIONS {
         if !is_extension(next) {
             return Ok((next, at));
         }
@@ -248,7 +248,7 @@ mod tests {
     fn the_number_of_extension_headers_is_limited() {
         let header: &[u8] = &[60, 0, 1, 4, 0, 0, 0, 0];
         let last: &[u8] = &[6, 0, 1, 4, 0, 0, 0, 0];
-        let mut headers = alloc::vec![header; EXTENSIONS_MAX - 1];
+        let mut headers = alloc::vec![header; MAX_EXTENSIONS - 1];
         headers.push(last);
         assert!(Packet::parse(&v6(60, &headers)).is_ok());
         headers.insert(0, header);

@@ -26,7 +26,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Addresses and ports.
-    pub const fn flow(&self) -> FourTuple {
+    pub const fn four_tuple(&self) -> FourTuple {
         let [a, b, c, d, ..] = self.fixed;
         FourTuple {
             addrs: self.packet.addrs(),
@@ -41,7 +41,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Whether the sender omitted the checksum.
-    pub const fn is_unchecked(&self) -> bool {
+    pub const fn has_no_checksum(&self) -> bool {
         self.fixed[6] == 0 && self.fixed[7] == 0
     }
 

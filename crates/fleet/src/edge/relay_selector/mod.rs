@@ -388,9 +388,9 @@ impl RelaySelector {
         };
         let current =
             samples.iter().find(|(relay, _)| *relay == assigned.assignment.relay).map(|(_, sample)| *sample);
-        let TrafficSample { sent, blocked: waited } =
+        let TrafficSample { sent, blocked } =
             current.unwrap_or(TrafficSample { sent: DataSize::ZERO, blocked: Duration::ZERO });
-        let (rate, blocked_share) = (sent / time, Ratio::of(nanos(waited), nanos(time)));
+        let (rate, blocked_share) = (sent / time, Ratio::of(nanos(blocked), nanos(time)));
         self.throughput = rate;
         // Programs offer at least what the relay carried initially, if data is blocked for much of the time.
         self.offered_rate = (blocked_share >= BUSY_SHARE).then(|| rate.max(assigned.initial_rate));
@@ -515,7 +515,7 @@ impl RelaySelector {
     /// Updates the order of the relays in use (rule 5).
     fn update_order(&mut self) {
         let previous = self.previous_relay.as_ref().filter(|_| self.config.never_direct);
-        let held_relay = self.held_assignment.as_ref().map(|seat| &seat.assignment.relay).or(previous);
+        let held_relay = self.held_assignment.as_ref().map(|held| &held.assignment.relay).or(previous);
         let mut order = self.stats.ranked(&self.candidates, self.near_threshold(), self.now);
         // The assigned relay comes first, unless it has failed.
         order.sort_by_key(|name| (self.stats.is_failed(name, self.now), Some(name) != held_relay));

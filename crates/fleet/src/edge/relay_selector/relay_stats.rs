@@ -222,10 +222,10 @@ impl RelayStats {
         };
         let mut rows: Vec<_> = self.relays.iter().filter_map(measured_row).collect();
         if let Some(enough) = enough {
-            let rtts = rows.iter().filter(|(_, rate, _)| *rate >= enough).filter_map(|(_, _, trip)| *trip);
+            let rtts = rows.iter().filter(|(_, rate, _)| *rate >= enough).filter_map(|(_, _, rtt)| *rtt);
             if let Some(nearest) = rtts.min() {
                 let max_rtt = nearest + nearest / RTT_TOLERANCE;
-                rows.retain(|(_, rate, rtt)| *rate >= enough && rtt.is_some_and(|trip| trip <= max_rtt));
+                rows.retain(|(_, rate, rtt)| *rate >= enough && rtt.is_some_and(|rtt| rtt <= max_rtt));
             }
         }
         let to_measurement = |(relay, rate, rtt): (Name, Bitrate, Option<Duration>)| RelayMeasurement {

@@ -193,8 +193,7 @@ fn a_lower_rate_causes_a_new_request_but_not_continuously() {
     selector.handle_reply(assigned("b", 1), at(4000));
     outputs(&mut selector);
     let period = Duration::from_secs(5);
-    let sample =
-        |bytes, waited| [(name("b"), TrafficSample { sent: DataSize::from_bytes(bytes), blocked: waited })];
+    let sample = |bytes, blocked| [(name("b"), TrafficSample { sent: DataSize::from_bytes(bytes), blocked })];
     // A program that sends little does not lower the relay's rate.
     for n in 1..5 {
         selector.record_traffic(&sample(100_000, Duration::from_millis(100)), period, at(4000 + n * 5000));
@@ -265,16 +264,16 @@ fn metered_bytes_are_limited_per_probe_and_per_day() {
 
 #[test]
 fn the_nearest_of_the_relays_that_are_fast_enough_is_preferred() {
-    for (wanted, near, measured) in
+    for (target_rate, expected_order, measured) in
         [(None, ["b", "c", "a"], vec!["b"]), (Some(mbps(9)), ["c", "b", "a"], vec!["c"])]
     {
         let mut selector = RelaySelector::new(
-            SelectorConfig { prefer_near: true, target_rate: wanted, ..SelectorConfig::default() },
+            SelectorConfig { prefer_near: true, target_rate, ..SelectorConfig::default() },
             None,
             at(0),
         );
         let request = run_until_request(&mut selector, &THREE_RELAYS, 0);
-        assert_eq!(relays_in_use(&selector), near);
+        assert_eq!(relays_in_use(&selector), expected_order);
         let names: Vec<_> = request.measurements.iter().map(|one| one.relay.as_str()).collect();
         assert_eq!(names, measured);
     }

@@ -35,10 +35,10 @@ impl FleetScheduler {
             if !self.is_open(name) || self.free_share(name) < self.config.threshold {
                 continue;
             }
-            let nearness = Distance::of((position, relay.heartbeat.position), rtt_to(name), (edge, name));
+            let distance = Distance::of((position, relay.heartbeat.position), rtt_to(name), (edge, name));
             let origin_rate =
                 proximity.origin.as_ref().and_then(|origin| relay.heartbeat.origin_rates.get(origin)).copied();
-            found.push((nearness, origin_rate, name, relay));
+            found.push((distance, origin_rate, name, relay));
         }
         // Of possibly a thousand relays only the first `max_candidates` are returned.
         found.sort_by(|(a, first_rate, ..), (b, second_rate, ..)| {
@@ -46,14 +46,14 @@ impl FleetScheduler {
         });
         found.truncate(self.config.max_candidates);
         let candidate =
-            |(nearness, origin_rate, name, relay): (Distance, Option<Bitrate>, &Name, &RelayRecord)| Candidate {
+            |(distance, origin_rate, name, relay): (Distance, Option<Bitrate>, &Name, &RelayRecord)| Candidate {
                 relay: name.clone(),
                 addresses: relay.heartbeat.addresses.clone(),
                 server_name: relay.heartbeat.server_name.clone(),
                 free: self.free_capacity(name),
                 capacity: relay.heartbeat.capacity,
                 origin_rate,
-                distance_km: nearness.km(),
+                distance_km: distance.km(),
             };
         found.into_iter().map(candidate).collect()
     }

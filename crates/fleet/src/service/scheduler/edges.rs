@@ -86,8 +86,8 @@ impl FleetScheduler {
         request.validate()?;
         self.advance(now);
         self.note_edge(name, request);
-        let has_seat = self.edges.get(name).is_some_and(|edge| edge.placement.is_some());
-        if let Some(assignment) = assignment.filter(|_| !has_seat) {
+        let is_placed = self.edges.get(name).is_some_and(|edge| edge.placement.is_some());
+        if let Some(assignment) = assignment.filter(|_| !is_placed) {
             self.adopt_assignment(name, &assignment);
         }
         let (max_rate, bursts) = self.relay_limits(name);
@@ -257,9 +257,11 @@ impl FleetScheduler {
             }
             let reserved = |name: &Name| self.edges.get(name).map_or(Bitrate::ZERO, |edge| edge.load().reserved);
             // The edge that is furthest above its listed reservation; among equals the largest one.
-            let excess = |name: &&Name| (claims.recovered.excess_over_report(name, reserved(name)), reserved(name));
+            let excess = |name: &&Name| (claims.recovered.excess_over_listed(name, reserved(name)), reserved(name));
             let Some(worst) = claims.edges.iter().max_by_key(excess).cloned() else { return };
-            if let Some(reported) = claims.recovered.reported(&worst).filter(|said| *said < reserved(&worst)) {
+            if let Some(reported) =
+                claims.recovered.reported(&worst).filter(|reported| *reported < reserved(&worst))
+            {
                 let version = self.next_version();
                 self.update_edge(&worst, |edge| {
                     if let Some(placement) = &mut edge.placement {
@@ -322,9 +324,9 @@ impl FleetScheduler {
         let has_lease =
             |edge: &EdgeRecord| edge.placement.as_ref().is_some_and(|placement| placement.lease_ends > now);
         let is_expired = |edge: &EdgeRecord| now.since(edge.last_seen) > lease && !has_lease(edge);
-        let gone: Vec<Name> =
+        let expired: Vec<Name> =
             self.edges.iter().filter(|(_, edge)| is_expired(edge)).map(|(name, _)| name.clone()).collect();
-        for name in gone {
+        for name in expired {
             self.release(&name, now);
             self.edges.remove(&name);
             self.dirty.mark_edge(&name);

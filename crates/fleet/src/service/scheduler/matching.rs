@@ -73,8 +73,8 @@ impl MatchingProblem {
             let rate = self.instance.candidates_of(at).find(|candidate| candidate.relay == relay)?.rate;
             Some((self.relays.get(relay)?.clone(), rate))
         };
-        let boxes = self.edges.iter().enumerate().map(|(at, edge)| (edge.clone(), assignment_of(at))).collect();
-        MatchingSolution { edges: boxes, prices }
+        let edges = self.edges.iter().enumerate().map(|(at, edge)| (edge.clone(), assignment_of(at))).collect();
+        MatchingSolution { edges, prices }
     }
 
     /// The number of edges in the problem.
@@ -256,9 +256,9 @@ impl FleetScheduler {
     }
 
     /// The sum of the edges' loads for each relay.
-    fn load_by_relay<'a>(&self, boxes: impl Iterator<Item = &'a MatchedEdge>) -> BTreeMap<Name, Load> {
+    fn load_by_relay<'a>(&self, edges: impl Iterator<Item = &'a MatchedEdge>) -> BTreeMap<Name, Load> {
         let mut claims = BTreeMap::new();
-        for edge in boxes.filter_map(|matched| self.edges.get(&matched.edge)) {
+        for edge in edges.filter_map(|matched| self.edges.get(&matched.edge)) {
             if let Some(placement) = &edge.placement {
                 let sum: &mut Load = claims.entry(placement.relay.clone()).or_default();
                 *sum = sum.plus(edge.load());

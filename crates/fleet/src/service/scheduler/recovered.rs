@@ -43,7 +43,7 @@ impl RecoveredReservations {
     }
 
     /// By how much this edge's reservation exceeds the list.
-    pub(super) fn excess_over_report(&self, edge: &Name, reserved: Bitrate) -> Bitrate {
+    pub(super) fn excess_over_listed(&self, edge: &Name, reserved: Bitrate) -> Bitrate {
         reserved - self.reported.get(edge).copied().unwrap_or_default()
     }
 
@@ -133,9 +133,9 @@ impl FleetScheduler {
                 claims.changed_in = version;
             }
         }
-        let asked_relays: Vec<Name> =
+        let pending_relays: Vec<Name> =
             self.relays.iter().filter(|(_, relay)| relay.is_report_awaited).map(|(name, _)| name.clone()).collect();
-        for relay in asked_relays {
+        for relay in pending_relays {
             if let Some(record) = self.relays.get_mut(&relay) {
                 record.is_report_awaited = false;
             }

@@ -84,8 +84,8 @@ impl FleetScheduler {
         self.advance(now);
         let (seen_version, reservations) = (heartbeat.seen_version, heartbeat.reservations.take());
         // Computed before the record is replaced, because both depend on the previous heartbeat.
-        let is_asked = self.must_report_reservations(relay, seen_version) && reservations.is_none();
-        let is_answer = self.must_report_reservations(relay, seen_version) && self.is_leader;
+        let must_report = self.must_report_reservations(relay, seen_version) && reservations.is_none();
+        let is_expected_report = self.must_report_reservations(relay, seen_version) && self.is_leader;
         let was_open = self.is_open(relay);
         let previous = self.relays.get(relay);
         let (is_new, mut ahead) = (previous.is_none(), previous.and_then(|before| before.ahead_at));
@@ -103,15 +103,15 @@ impl FleetScheduler {
                 heartbeat,
                 last_seen: self.now,
                 ahead_at: ahead,
-                is_report_awaited: is_asked,
+                is_report_awaited: must_report,
                 last_version: None,
             },
         );
-        let tell_held = is_asked && self.is_leader;
-        self.is_recovering |= tell_held || is_answer;
+        let request_reservations = must_report && self.is_leader;
+        self.is_recovering |= request_reservations || is_expected_report;
         match reservations {
-            Some(reservations) if is_answer => self.accept_reservations(relay, reservations),
-            _ if is_new && self.is_leader && !is_asked => self.shed_excess(relay),
+            Some(reservations) if is_expected_report => self.accept_reservations(relay, reservations),
+            _ if is_new && self.is_leader && !must_report => self.shed_excess(relay),
             _ => {}
         }
         // The relay drains from now on: let the next tick queue its edges at once.
@@ -123,7 +123,7 @@ impl FleetScheduler {
             && seen_version >= changed
             && (is_our_version || !self.is_leader);
         // A relay that is requested to report has not received the new state. With the version unchanged it keeps its reservations.
-        let version = if tell_held { seen_version } else { self.version };
+        let version = if request_reservations { seen_version } else { self.version };
         if let Some(record) = self.relays.get_mut(relay) {
             record.last_version = Some(version);
         }
@@ -132,8 +132,8 @@ impl FleetScheduler {
             heartbeat_ms: millis(self.config.heartbeat),
             revocations: 0,
             draining: self.drains.contains_key(relay),
-            reservations: (!is_up_to_date && !tell_held).then(|| self.reservations_at(relay)),
-            report_reservations: tell_held,
+            reservations: (!is_up_to_date && !request_reservations).then(|| self.reservations_at(relay)),
+            report_reservations: request_reservations,
         })
     }
 
@@ -255,11 +255,11 @@ impl FleetScheduler {
 
     pub(super) fn expire_relays(&mut self) {
         let (now, lease) = (self.now, self.config.lease);
-        let news = &mut self.dirty;
+        let dirty = &mut self.dirty;
         self.relays.retain(|name, relay| {
             let is_recent = now.since(relay.last_seen) <= lease;
             if !is_recent {
-                news.mark_relay(name);
+                dirty.mark_relay(name);
             }
             is_recent
         });

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_core::units::DataSize;
-use marline_sys::process::{self, Usage};
+use marline_sys::process::{self, ProcessUsage};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::testbed::{OriginProtocol, ProxyProcess, ProxyTestbed};
@@ -77,7 +77,7 @@ fn download(
 ) -> Result<Result<(Duration, Duration), String>, LabError> {
     let testbed = ProxyTestbed::start_veth(names, &payload.path())?;
     let url = testbed.url(origin);
-    let cpu_time = |usage: &Usage| usage.user + usage.system;
+    let cpu_time = |usage: &ProcessUsage| usage.user + usage.system;
     match client {
         SpeedClient::Proxy => {
             let proxy = ProxyProcess::start(&testbed, names, &[])?;
@@ -95,7 +95,7 @@ fn download(
             command.stdin(Stdio::null()).stderr(Stdio::null());
             let start = Instant::now();
             let child = testbed.spawn(&mut command)?;
-            let usage = process::wait(child.id()).map_err(LabError::at_step("wait"))?;
+            let usage = process::wait_with_usage(child.id()).map_err(LabError::at_step("wait"))?;
             Ok(match usage.status.success() {
                 true => Ok((start.elapsed(), cpu_time(&usage))),
                 false => Err(format!("marline get: {}", usage.status)),
@@ -112,7 +112,7 @@ fn download(
             let path = url.split('/').next_back().unwrap_or_default();
             let result = run_curl(&testbed, &format!("http://127.0.0.1:8481/{path}"), payload)?;
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-            let usage = process::wait(child.id()).map_err(LabError::at_step("wait"))?;
+            let usage = process::wait_with_usage(child.id()).map_err(LabError::at_step("wait"))?;
             Ok(result.map(|time| (time, cpu_time(&usage))))
         }
     }

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use marline_sim::spec::LinkSpec;
-use marline_sys::process::{self, Usage};
+use marline_sys::process::{self, ProcessUsage};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::veth_testbed::VethTestbed;
@@ -158,9 +158,9 @@ impl ProxyProcess {
     }
 
     /// Ends it; what it used.
-    pub(super) fn stop(self) -> Result<Usage, LabError> {
+    pub(super) fn stop(self) -> Result<ProcessUsage, LabError> {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        process::wait(self.child.id()).map_err(LabError::at_step("the proxy's end"))
+        process::wait_with_usage(self.child.id()).map_err(LabError::at_step("the proxy's end"))
     }
 }
 

@@ -81,7 +81,7 @@ fn send_until(mut stream: TcpStream, deadline: Instant) -> io::Result<()> {
     stream.set_write_timeout(Some(SOCKET_TIMEOUT))?;
     let part = vec![0; CHUNK_SIZE];
     while Instant::now() < deadline {
-        if marline_sys::signal::caught().is_some() {
+        if marline_sys::signal::last_caught().is_some() {
             return Err(io::Error::other(STOPPED_BY_USER));
         }
         match stream.write(&part) {

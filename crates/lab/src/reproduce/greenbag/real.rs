@@ -252,7 +252,7 @@ impl ProxyProcess {
     /// Ends it; gives its processor time, and the last line that it said.
     fn stop(mut self) -> (Duration, String) {
         let _ = self.child.kill();
-        let usage = marline_sys::process::wait(self.child.id());
+        let usage = marline_sys::process::wait_with_usage(self.child.id());
         let said = std::fs::read_to_string(&self.log_path).unwrap_or_default();
         let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         (usage.map_or(Duration::ZERO, |usage| usage.user + usage.system), last.trim().to_owned())

@@ -142,9 +142,9 @@ pub struct MptcpInfo {
     /// Data sequence number of the next byte to be received; 0 if not known yet.
     pub next_data_seq: u64,
     /// Bytes sent by the program, each counted once; `None` before kernel 6.5.
-    pub sent: Option<u64>,
+    pub sent_bytes: Option<u64>,
     /// Bytes received for the program, each counted once; `None` before kernel 6.5.
-    pub received: Option<u64>,
+    pub received_bytes: Option<u64>,
 }
 
 impl MptcpInfo {
@@ -156,8 +156,8 @@ impl MptcpInfo {
             has_remote_key: flags & REMOTE_KEY_RECEIVED != 0,
             token: u32_at(bytes, 12)?,
             next_data_seq: u64_at(bytes, 32).unwrap_or(0),
-            sent: u64_at(bytes, 56),
-            received: u64_at(bytes, 64),
+            sent_bytes: u64_at(bytes, 56),
+            received_bytes: u64_at(bytes, 64),
         })
     }
 }

@@ -43,7 +43,7 @@ pub struct NewSubflow {
 impl NewSubflow {
     /// The command that creates it, for the family with this id.
     pub fn create(&self, family: u16) -> Request {
-        let mut request = about(family, SUBFLOW_CREATE, self.token);
+        let mut request = connection_command(family, SUBFLOW_CREATE, self.token);
         request.nest(ADDR | NESTED, |r| {
             r.mptcp_address(self.local, None);
             r.attribute(A_ID, &[self.id]);
@@ -79,7 +79,7 @@ impl SubflowTuple {
     /// socket's family.
     pub fn destroy_mapped(&self, family: u16) -> Option<Request> {
         let (IpAddr::V4(local), IpAddr::V4(remote)) = (self.local.ip(), self.remote.ip()) else { return None };
-        let mut request = about(family, SUBFLOW_DESTROY, self.token);
+        let mut request = connection_command(family, SUBFLOW_DESTROY, self.token);
         let ends = [(ADDR, local, self.local.port()), (ADDR_REMOTE, remote, self.remote.port())];
         for (kind, address, port) in ends {
             request.nest(kind | NESTED, |r| {
@@ -98,7 +98,7 @@ impl SubflowTuple {
     }
 
     fn command(&self, family: u16, command: u8, flags: Option<u32>) -> Request {
-        let mut request = about(family, command, self.token);
+        let mut request = connection_command(family, command, self.token);
         request.nest(ADDR | NESTED, |r| {
             r.mptcp_address(self.local.ip(), Some(self.local.port()));
             if let Some(flags) = flags {
@@ -111,7 +111,7 @@ impl SubflowTuple {
 }
 
 /// A command about the connection with this token.
-fn about(family: u16, command: u8, token: u32) -> Request {
+fn connection_command(family: u16, command: u8, token: u32) -> Request {
     let mut request = bare_command(family, command);
     request.u32(TOKEN, token);
     request

@@ -128,8 +128,9 @@ fn a_relay_that_reports_no_load_gets_no_more_edges_than_its_capacity() {
     world.advance(SECOND);
     let bursts: Vec<(String, Report)> =
         (0..9).map(|n| (format!("cam-{n}"), report(assignment_request(1, &[("liar", 10)]), 12, 12))).collect();
-    let words: Vec<(&str, Report)> = bursts.iter().map(|(edge, word)| (edge.as_str(), word.clone())).collect();
-    world.run_heartbeats(MINUTE, &[("liar", heartbeat(100, 100))], &words);
+    let reports: Vec<(&str, Report)> =
+        bursts.iter().map(|(edge, report)| (edge.as_str(), report.clone())).collect();
+    world.run_heartbeats(MINUTE, &[("liar", heartbeat(100, 100))], &reports);
     assert!(bursts.iter().all(|(edge, _)| world.relay_of(edge).is_some()));
     assert_eq!(world.free_capacity("liar"), Bitrate::ZERO, "nine edges that use 12 Mbit/s each");
     assert_eq!(world.machine.candidates(&name("new"), &Proximity::default(), world.now), []);

@@ -83,9 +83,9 @@ impl World {
         relay: &str,
         heartbeat: Heartbeat,
     ) -> super::super::api_types::HeartbeatReply {
-        let answer = self.machine.heartbeat(&name(relay), heartbeat, self.now).unwrap();
+        let reply = self.machine.heartbeat(&name(relay), heartbeat, self.now).unwrap();
         self.outputs();
-        answer
+        reply
     }
 
     pub(super) fn request(&mut self, edge: &str, request: AssignmentRequest) {
@@ -240,10 +240,10 @@ fn a_relay_that_misses_its_heartbeats_loses_its_edges() {
     world.request("a", edge.clone());
     world.advance(SECOND);
     assert_eq!(world.relay_of("a").unwrap(), "fra");
-    let (ams, word) = (("ams", heartbeat(100, 100)), ("a", report(edge, 40, 40)));
-    world.run_heartbeats(MINUTE / 4, std::slice::from_ref(&ams), std::slice::from_ref(&word));
+    let (ams, edge_report) = (("ams", heartbeat(100, 100)), ("a", report(edge, 40, 40)));
+    world.run_heartbeats(MINUTE / 4, std::slice::from_ref(&ams), std::slice::from_ref(&edge_report));
     assert_eq!(world.relay_of("a").unwrap(), "fra", "three heartbeats");
-    world.run_heartbeats(MINUTE / 6, &[ams], &[word]);
+    world.run_heartbeats(MINUTE / 6, &[ams], &[edge_report]);
     assert_eq!(world.relay_of("a").unwrap(), "ams");
     world.advance(MINUTE);
     assert!(world.machine.relay_summaries().is_empty(), "no relay has sent a heartbeat for a lease");
@@ -442,19 +442,19 @@ fn a_scheduler_that_lost_its_state_recovers_it_within_two_heartbeats() {
         (0..6).map(|n| (format!("cam-{n}"), assignment_request(1, &[("fra", 20), ("ams", 15)]))).collect();
     edges.iter().for_each(|(edge, request)| world.request(edge, request.clone()));
     world.advance(SECOND);
-    let seats: Vec<Option<CurrentAssignment>> = edges
+    let assignments: Vec<Option<CurrentAssignment>> = edges
         .iter()
         .map(|(edge, _)| {
             let had = world.machine.reply_for(&name(edge)).assignment?;
             Some(CurrentAssignment { relay: had.relay, reservation: had.reservation, version: had.version })
         })
         .collect();
-    assert!(seats.iter().all(Option::is_some));
+    assert!(assignments.iter().all(Option::is_some));
     let (fra, ams) = (world.free_capacity("fra"), world.free_capacity("ams"));
     // A new scheduler takes over. Edges report before their relays, and lose nothing for two heartbeats.
     world.machine = FleetScheduler::new(SchedulerConfig::default(), 2, world.now);
     for round in 0..2 {
-        for ((edge, request), assignment) in edges.iter().zip(&seats) {
+        for ((edge, request), assignment) in edges.iter().zip(&assignments) {
             let reply =
                 world.report(edge, Report { assignment: assignment.clone(), ..report(request.clone(), 10, 10) });
             assert_eq!(reply.assignment.unwrap().relay, assignment.clone().unwrap().relay, "{round}");
@@ -475,14 +475,18 @@ fn a_reported_assignment_gives_an_edge_no_more_than_measured_and_available() {
         let version = StateVersion { epoch, version: 9 };
         Some(CurrentAssignment { relay: name("fra"), reservation: mbps(reservation), version })
     };
-    let says = |assignment| Report { assignment, ..report(assignment_request(1, &[("fra", 30)]), 0, 0) };
-    let got = world.report("a", says(assignment(90, 1))).assignment.unwrap();
+    let report_with = |assignment| Report { assignment, ..report(assignment_request(1, &[("fra", 30)]), 0, 0) };
+    let got = world.report("a", report_with(assignment(90, 1))).assignment.unwrap();
     assert_eq!(got.reservation, mbps(30), "the rate that it has measured");
-    assert_eq!(world.report("b", says(assignment(20, 5))).assignment, None, "of an epoch that does not exist yet");
+    assert_eq!(
+        world.report("b", report_with(assignment(20, 5))).assignment,
+        None,
+        "of an epoch that does not exist yet"
+    );
     let other = Report { assignment: assignment(20, 1), ..report(assignment_request(1, &[("ams", 30)]), 0, 0) };
     assert_eq!(world.report("c", other).assignment, None, "at a relay that it has not measured");
     for n in 0..5 {
-        world.report(&format!("d{n}"), says(assignment(30, 1)));
+        world.report(&format!("d{n}"), report_with(assignment(30, 1)));
     }
     assert_eq!(world.machine.claims[&name("fra")].load.total(), mbps(90), "and no more than the relay's capacity");
 }

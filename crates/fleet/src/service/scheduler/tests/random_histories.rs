@@ -119,12 +119,15 @@ impl History {
         let mut seen = 0;
         for (relay, claims) in &self.scheduler.claims {
             let of = |edge: &Name| self.scheduler.edges.get(edge).unwrap();
-            let at = |edge: &&Name| of(edge).placement.as_ref().is_some_and(|seat| seat.relay == *relay);
+            let at = |edge: &&Name| of(edge).placement.as_ref().is_some_and(|placement| placement.relay == *relay);
             assert!(claims.edges.iter().all(|edge| at(&edge)), "{relay}: has an edge that is not placed there");
             let sum = claims.edges.iter().fold(Load::default(), |sum, edge| sum.plus(of(edge).load()));
             assert_eq!(claims.load, sum, "{relay}");
-            let reserved =
-                claims.edges.iter().filter_map(|edge| of(edge).placement.as_ref()).map(|seat| seat.reservation);
+            let reserved = claims
+                .edges
+                .iter()
+                .filter_map(|edge| of(edge).placement.as_ref())
+                .map(|placement| placement.reservation);
             let capacity =
                 RELAYS.iter().find(|(name, _)| *name == relay.as_str()).map(|(_, capacity)| mbps(*capacity));
             // Assignments that edges report while their relay is unresponsive are accepted without knowledge of its capacity.
@@ -133,8 +136,8 @@ impl History {
             }
             seen += claims.edges.len();
         }
-        let seated = self.scheduler.edges.values().filter(|edge| edge.placement.is_some()).count();
-        assert_eq!(seen, seated, "an edge is placed at a relay that does not list it");
+        let placed = self.scheduler.edges.values().filter(|edge| edge.placement.is_some()).count();
+        assert_eq!(seen, placed, "an edge is placed at a relay that does not list it");
     }
 }
 

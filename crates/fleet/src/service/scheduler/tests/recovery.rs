@@ -35,12 +35,19 @@ fn reservation_of(world: &World, edge: &str) -> Option<Bitrate> {
 #[test]
 fn a_relay_is_requested_once_to_report_its_reservations_and_keeps_them_until_then() {
     let mut world = world_after_failover();
-    let asked = world.heartbeat("fra", heartbeat_with_reservations(100, None));
-    assert_eq!((asked.report_reservations, asked.version, asked.reservations), (true, OLD_VERSION, None));
+    let first_reply = world.heartbeat("fra", heartbeat_with_reservations(100, None));
+    assert_eq!(
+        (first_reply.report_reservations, first_reply.version, first_reply.reservations),
+        (true, OLD_VERSION, None)
+    );
     let reply = world.heartbeat("fra", heartbeat_with_reservations(100, Some(&[("a", 60)])));
-    let of = reply.reservations.unwrap();
-    assert_eq!((reply.report_reservations, reply.version.epoch, of.len()), (false, 4, 1));
-    assert_eq!((of[0].edge.clone(), of[0].reservation), (name("a"), mbps(60)), "an edge that has not reported yet");
+    let reservations = reply.reservations.unwrap();
+    assert_eq!((reply.report_reservations, reply.version.epoch, reservations.len()), (false, 4, 1));
+    assert_eq!(
+        (reservations[0].edge.clone(), reservations[0].reservation),
+        (name("a"), mbps(60)),
+        "an edge that has not reported yet"
+    );
     // A relay that has never received reservations is not requested to report any.
     assert!(!world.heartbeat("new", heartbeat(100, 100)).report_reservations);
     // Edges that have not reported lose their reservations at the end of the grace period, and the relay receives the change.
@@ -101,8 +108,8 @@ fn a_relay_that_never_reports_its_reservations_delays_no_edge() {
         world.advance(5 * SECOND);
         world.report("a", report_held("fra", 40));
     }
-    let answer = world.heartbeat("fra", heartbeat_with_reservations(100, None));
-    assert!(!answer.report_reservations && answer.version.epoch == 4);
+    let reply = world.heartbeat("fra", heartbeat_with_reservations(100, None));
+    assert!(!reply.report_reservations && reply.version.epoch == 4);
     // An edge that requests more than the capacity gets what the others leave.
     assert_eq!((reservation_of(&world, "liar"), reservation_of(&world, "a")), (Some(mbps(50)), Some(mbps(40))));
 }
@@ -119,7 +126,7 @@ proptest! {
     fn after_a_restart_honest_edges_get_their_reservations_back_despite_liars(
         rates in proptest::collection::vec((1_u64..30, 0_usize..2), 1..8),
         lies in proptest::collection::vec((1_u64..200, 0_usize..2), 0..6),
-        words in proptest::collection::vec((0_usize..3, 0_usize..16), 0..60),
+        events in proptest::collection::vec((0_usize..3, 0_usize..16), 0..60),
     ) {
         let relays = ["fra", "ams"];
         let mut left = [90, 90];
@@ -135,14 +142,14 @@ proptest! {
         let list = |at: usize| honest.iter().filter(|edge| edge.2 == at)
             .map(|(edge, rate, _)| (edge.as_str(), *rate)).collect::<Vec<_>>();
         let mut world = world_after_failover();
-        let mut is_asked = [false; 2];
+        let mut must_report = [false; 2];
         let mut seen = [OLD_VERSION; 2];
-        let mut report_in_turn = |world: &mut World, word: Speaker| match word {
+        let mut report_in_turn = |world: &mut World, speaker: Speaker| match speaker {
             Speaker::Relay(at) => {
                 let reply = heartbeat_with_reservations(100, Some(&list(at)));
-                let reservations = if is_asked[at] { reply.reservations.clone() } else { None };
-                let answer = world.heartbeat(relays[at], Heartbeat { reservations, seen_version: seen[at], ..reply });
-                (is_asked[at], seen[at]) = (answer.report_reservations, answer.version);
+                let reservations = if must_report[at] { reply.reservations.clone() } else { None };
+                let reply_to_relay = world.heartbeat(relays[at], Heartbeat { reservations, seen_version: seen[at], ..reply });
+                (must_report[at], seen[at]) = (reply_to_relay.report_reservations, reply_to_relay.version);
             }
             Speaker::Edge(at) => {
                 let (edge, rate, at) = &all[at % all.len()];
@@ -150,7 +157,7 @@ proptest! {
             }
         };
         // During the first heartbeat members report in random order, honest or not; during the second every member reports.
-        for (kind, n) in words {
+        for (kind, n) in events {
             report_in_turn(&mut world, if kind == 0 { Speaker::Relay(n % 2) } else { Speaker::Edge(n) });
             world.advance(Duration::from_millis(100));
         }
