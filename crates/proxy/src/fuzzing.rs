@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use http::header::{HeaderMap, HeaderValue, RANGE};
-use marline_core::playback::Profile;
+use marline_core::playback::MediaProfile;
 use marline_core::units::{DataSize, Instant};
 use url::Url;
 
@@ -21,8 +21,8 @@ use super::{content_coding, dash, hls, media_url, player_page};
 
 /// The URL that a path at the media port means, and how it is shown.
 pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {
-    let target = target::parse(path_and_query).ok()?;
-    let redacted = target::redacted(&target.url);
+    let target = media_url::parse(path_and_query).ok()?;
+    let redacted = media_url::redacted(&target.url);
     Some((target.url, redacted))
 }
 
@@ -66,20 +66,20 @@ pub struct PlaylistReading {
 
 /// A playlist as a player gets it.
 pub fn proxy_playlist(text: &str) -> Option<PlaylistReading> {
-    rewrite_within_budget(text, |text, place, cost| playlist::rewrite(text, place, &[], cost))
+    rewrite_within_budget(text, |text, place, cost| hls::rewrite(text, place, &[], cost))
 }
 
 /// The same of a manifest.
 pub fn proxy_manifest(text: &str) -> Option<PlaylistReading> {
-    rewrite_within_budget(text, manifest::rewrite)
+    rewrite_within_budget(text, dash::rewrite)
 }
 
 /// The text behind a value of Content-Encoding, at most `most` bytes; none: it is damaged, not known, or longer.
 pub fn proxy_content_coding(body: &[u8], encoding: &str, most: usize) -> Option<Vec<u8>> {
-    if let Ok(codings) = encoded::parse_codings(encoding) {
-        let _ = encoded::decode_prefix(body, &codings, most);
+    if let Ok(codings) = content_coding::parse_codings(encoding) {
+        let _ = content_coding::decode_prefix(body, &codings, most);
     }
-    encoded::decode(body, encoding, most, &mut test_budget(body.len())).ok()
+    content_coding::decode(body, encoding, most, &mut test_budget(body.len())).ok()
 }
 
 type RewriteFn = fn(&str, &RewriteContext, &mut ParseBudget) -> Result<RewrittenPlaylist, PlaylistError>;
@@ -125,7 +125,7 @@ fn test_context() -> Option<RewriteContext> {
 pub fn proxy_container<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     total: u64,
-) -> (Option<(Profile, &'static str)>, Option<u64>) {
+) -> (Option<(MediaProfile, &'static str)>, Option<u64>) {
     let (mut scan, mut at) = (ContainerScan::default(), 0);
     for chunk in pieces {
         scan.feed(at, chunk);
@@ -138,7 +138,7 @@ pub fn proxy_container<'a>(
 
 /// The state that a player page tells: its URL; none: it makes no sense.
 pub fn proxy_player_page_report(body: &[u8]) -> Option<Url> {
-    page::parse_report(body).ok().map(|(url, _)| url)
+    player_page::parse_report(body).ok().map(|(url, _)| url)
 }
 
 /// What mpv plays, after these lines.

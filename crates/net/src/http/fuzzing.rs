@@ -4,7 +4,7 @@
 
 use std::time::SystemTime;
 
-use marline_core::fetch::{Head, ReqId, Trouble};
+use marline_core::fetch::{ConnError, ReqId, ResponseHead};
 use marline_core::units::DataSize;
 
 use super::chunked::ChunkDecoder;
@@ -57,7 +57,7 @@ impl ResponseParser {
     }
 
     /// The connection has ended.
-    pub fn on_eof(&mut self, error: Option<Trouble>, unread: usize) {
+    pub fn on_eof(&mut self, error: Option<ConnError>, unread: usize) {
         self.0.on_eof(error, unread);
     }
 }
@@ -80,7 +80,7 @@ pub fn fields<'a>(
     status: u16,
     fields: impl Iterator<Item = (&'a str, &'a [u8])>,
     now: SystemTime,
-) -> Option<(Head, Option<String>)> {
-    let parsed = head::parse_head(status, true, fields, now).ok()?;
+) -> Option<(ResponseHead, Option<String>)> {
+    let parsed = response_head::parse_head(status, true, fields, now).ok()?;
     Some((parsed.head, parsed.content_disposition))
 }
