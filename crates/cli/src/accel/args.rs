@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use marline_accel::Flows;
-use marline_accel::streaming::Address;
 use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
+use marline_rtp::Address;
 
 /// The last lines of `marline accel --help`.
 pub(crate) const AFTER_HELP: &str = "\

@@ -4,11 +4,11 @@
 //!
 //! Nothing of this machine is changed, so that nothing has to be put back.
 
-use marline_accel::streaming::{Front, Served, Stream};
+use marline_rtp::{Front, RtpError, Served, Stream};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RtpArgs;
-use super::{exit, json_of, print, say};
+use super::{json_of, print, say};
 use crate::Exit;
 use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
@@ -71,6 +71,16 @@ fn summary(served: &Served) -> String {
         "{requests} requests, {doubled} over both links; {reports} reports, {offloaded} over the second link alone; \
          {feedback} commands by RTCP; {media} packets of media, {lost} missing{base}"
     )
+}
+
+/// How errors of a stream end the process.
+fn exit(error: RtpError) -> Exit {
+    let code = match &error {
+        RtpError::Wrong(_) => Exit::USAGE,
+        RtpError::Link(_) => Exit::NETWORK,
+        RtpError::Unfit(_) => Exit::FAILED,
+    };
+    Exit::new(code, error.to_string())
 }
 
 #[cfg(test)]

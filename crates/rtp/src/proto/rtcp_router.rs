@@ -8,7 +8,7 @@
 //!    repeat it).
 //! 3. Without a second link, or with one that does not take packets, everything goes over the first.
 
-use super::rtcp::Compound;
+use super::wire::rtcp::Compound;
 
 /// Of so many reports one goes over the first link, too. chosen: with a report each five seconds (RFC 3550 §6.2) the first
 /// link brings one in twenty seconds, in time for NAT (30 s, RFC 4787 §4.3 as deployed) and servers (60 s, RFC 2326 §12.37).

@@ -6,8 +6,9 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::numbers::Numbers;
-use crate::units::Instant;
+use marline_core::units::Instant;
+
+use super::extended_seq::Numbers;
 
 /// The second stream.
 #[derive(Clone, Debug, Default)]

@@ -6,32 +6,33 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline_core::accel::streaming::Line;
-use marline_core::accel::streaming::rtsp::{Message, Refusal};
 use marline_sys::device::bind_to_device;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc::Sender;
 
+use crate::proto::Line;
+use crate::proto::rtsp::{Message, Refusal};
+
 /// Who has said something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum From {
+pub(crate) enum From {
     Player,
     Server(Line),
 }
 
 /// What was said; none: nothing more comes.
 #[derive(Debug)]
-pub(super) struct Heard {
-    pub(super) from: From,
-    pub(super) message: Option<Message>,
+pub(crate) struct Heard {
+    pub(crate) from: From,
+    pub(crate) message: Option<Message>,
     /// Why nothing more comes, where it is not that the other side has closed.
-    pub(super) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Refusal>,
 }
 
 /// Connects over a device.
-pub(super) async fn connect(device: &str, to: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) async fn connect(device: &str, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
     bind_to_device(&socket, device)?;
     let stream = tokio::time::timeout(PATIENCE, socket.connect(to)).await??;
@@ -40,7 +41,7 @@ pub(super) async fn connect(device: &str, to: SocketAddr) -> io::Result<TcpStrea
 }
 
 /// Reads until there is no more, or nobody listens.
-pub(super) async fn read(from: From, mut half: OwnedReadHalf, tell: Sender<Heard>) {
+pub(crate) async fn read(from: From, mut half: OwnedReadHalf, tell: Sender<Heard>) {
     let (mut bytes, mut refusal) = (Vec::new(), None);
     'connection: loop {
         loop {
@@ -68,7 +69,7 @@ pub(super) async fn read(from: From, mut half: OwnedReadHalf, tell: Sender<Heard
 }
 
 /// Writes a message; a connection that takes nothing for a while is given up.
-pub(super) async fn write(half: &mut OwnedWriteHalf, message: &Message) -> io::Result<()> {
+pub(crate) async fn write(half: &mut OwnedWriteHalf, message: &Message) -> io::Result<()> {
     tokio::time::timeout(PATIENCE, half.write_all(&message.emit())).await?
 }
 

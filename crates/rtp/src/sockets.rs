@@ -5,32 +5,33 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use marline_core::accel::streaming::transport::Ports;
 use marline_sys::device::bind_to_device;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::net::UdpSocket;
 
+use crate::proto::transport::Ports;
+
 /// For media, and for its reports.
 #[derive(Debug)]
-pub(super) struct Pair {
-    pub(super) media: UdpSocket,
-    pub(super) reports: UdpSocket,
+pub(crate) struct Pair {
+    pub(crate) media: UdpSocket,
+    pub(crate) reports: UdpSocket,
 }
 
 impl Pair {
     /// Bound to a device, with addresses of this family.
-    pub(super) fn over(device: &str, is_v6: bool) -> io::Result<Self> {
+    pub(crate) fn over(device: &str, is_v6: bool) -> io::Result<Self> {
         let any = if is_v6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
         Self::find(any, Some(device))
     }
 
     /// On an address of this machine.
-    pub(super) fn at(ip: IpAddr) -> io::Result<Self> {
+    pub(crate) fn at(ip: IpAddr) -> io::Result<Self> {
         Self::find(ip, None)
     }
 
     /// Their ports.
-    pub(super) fn ports(&self) -> io::Result<Ports> {
+    pub(crate) fn ports(&self) -> io::Result<Ports> {
         Ok((self.media.local_addr()?.port(), self.reports.local_addr()?.port()))
     }
 
@@ -57,7 +58,7 @@ impl Pair {
 }
 
 /// One socket for what is sent over a device; nobody is answered there.
-pub(super) fn socket(at: SocketAddr, device: Option<&str>) -> io::Result<UdpSocket> {
+pub(crate) fn socket(at: SocketAddr, device: Option<&str>) -> io::Result<UdpSocket> {
     let domain = if at.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
     let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
     if let Some(device) = device {
@@ -70,7 +71,7 @@ pub(super) fn socket(at: SocketAddr, device: Option<&str>) -> io::Result<UdpSock
 }
 
 /// Whether sockets may be bound to a device.
-pub(super) fn try_out(device: &str) -> io::Result<()> {
+pub(crate) fn try_out(device: &str) -> io::Result<()> {
     socket((Ipv4Addr::UNSPECIFIED, 0).into(), Some(device)).map(drop)
 }
 

@@ -2,11 +2,11 @@
 
 use alloc::vec::Vec;
 
+use marline_core::units::{Duration, Instant};
 use proptest::prelude::*;
 
-use super::merge::{Merge, Mirroring};
-use super::rtp::Rtp;
-use crate::units::{Duration, Instant};
+use super::{Merge, Mirroring};
+use crate::proto::Rtp;
 
 const HOLD: Duration = Duration::from_millis(200);
 const FRAME: u64 = 40;

@@ -13,23 +13,14 @@
 //!    name, so that all of it passes NAT.
 //! 5. Views borrow, never panic and keep nothing; what they do not understand passes as it came.
 
-mod asked;
-mod layer;
-mod matching;
-mod merge;
-#[cfg(test)]
-mod merge_tests;
-mod mirror;
-mod numbers;
-mod reports;
-mod rtcp;
-mod rtp;
-pub mod rtsp;
-pub mod transport;
+mod duplicate_request;
+pub mod merge;
+mod rtcp_router;
+pub mod wire;
 
-pub use asked::{Asked, Line};
-pub use layer::Layer;
-pub use merge::{Counts, Merge, Mirroring};
-pub use reports::{Reports, Route};
-pub use rtcp::Compound;
-pub use rtp::Rtp;
+pub use duplicate_request::{Asked, Line};
+pub use merge::{Counts, Layer, Merge, Mirroring};
+pub use rtcp_router::{Reports, Route};
+pub use wire::rtcp::Compound;
+pub use wire::rtp::Rtp;
+pub use wire::{rtsp, transport};

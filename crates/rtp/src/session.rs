@@ -3,7 +3,7 @@
 //! In: a player's connection. Out: the same session at the server, over both links.
 //!
 //! 1. Requests go over the first link; what may be heard twice goes over the second as well, and the first good answer is the
-//!    player's (`core::accel::streaming`). An answer that comes after it is left.
+//!    player's (`proto`). An answer that comes after it is left.
 //! 2. Addresses in requests and answers are the server's there and ours here, so that the player comes back to us.
 //! 3. Media goes over UDP; a player that wants it within the connection is told to try again (461, RFC 2326 §11.3.13).
 //! 4. When the first connection is gone, the second takes the requests alone: a session is known by its name.
@@ -14,18 +14,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use marline_core::accel::streaming::rtsp::{Message, is_repeatable};
-use marline_core::accel::streaming::transport::{self, Transport, moved, video};
-use marline_core::accel::streaming::{Asked, Line};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::Shared;
-use super::lines::{From, Heard, connect, read, write};
-use super::mirror::{self, Order};
-use super::track::{Ends, Track};
+use crate::base_layer_session::{self as mirror, Order};
+use crate::listener::Shared;
+use crate::proto::rtsp::{Message, is_repeatable};
+use crate::proto::transport::{self, Transport, moved, video};
+use crate::proto::{Asked, Line};
+use crate::rtsp_conn::{From, Heard, connect, read, write};
+use crate::track::{Ends, Track};
 
 struct Session {
     shared: Rc<Shared>,
@@ -55,7 +55,7 @@ struct Open {
 }
 
 /// Serves a player until one of both leaves.
-pub(super) async fn run(shared: Rc<Shared>, player: TcpStream) {
+pub(crate) async fn run(shared: Rc<Shared>, player: TcpStream) {
     shared.count(|served| served.sessions += 1);
     let Ok(ip) = player.peer_addr().map(|peer| peer.ip()) else { return };
     let (tell, mut heard) = mpsc::channel(16);

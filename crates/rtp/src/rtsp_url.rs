@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use super::super::AccelError;
+use crate::error::RtpError;
 
 /// `rtsp://host[:port]/path`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,12 +36,12 @@ pub enum AddressError {
 
 impl Address {
     /// As it is asked for.
-    pub(super) fn uri(&self) -> String {
+    pub(crate) fn uri(&self) -> String {
         format!("rtsp://{}{}", self.authority, self.rest)
     }
 
     /// How a server may write where it is: as the user does, with the port, and by its number.
-    pub(super) fn names(&self, found: SocketAddr) -> Vec<String> {
+    pub(crate) fn names(&self, found: SocketAddr) -> Vec<String> {
         let ip = match found.ip() {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
@@ -54,14 +54,14 @@ impl Address {
     }
 
     /// The server's address.
-    pub(super) async fn find(&self) -> Result<SocketAddr, AccelError> {
+    pub(crate) async fn find(&self) -> Result<SocketAddr, RtpError> {
         let name = self.host.trim_start_matches('[').trim_end_matches(']');
         let found = tokio::net::lookup_host((name, self.port)).await;
-        let found = found.map_err(|error| AccelError::Link(format!("{name}: no such server: {error}")))?;
+        let found = found.map_err(|error| RtpError::Link(format!("{name}: no such server: {error}")))?;
         // Of both families the older one leads over more links.
         let mut found: Vec<SocketAddr> = found.collect();
         found.sort_by_key(SocketAddr::is_ipv6);
-        found.first().copied().ok_or_else(|| AccelError::Link(format!("{name}: it has no address")))
+        found.first().copied().ok_or_else(|| RtpError::Link(format!("{name}: it has no address")))
     }
 }
 

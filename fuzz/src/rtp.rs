@@ -1,9 +1,9 @@
 //! What players, servers and links may bring to a stream over two links.
 
-use marline_core::accel::streaming::rtsp::{BODY_MAX, HEAD_MAX, Message, is_repeatable};
-use marline_core::accel::streaming::transport::{Transport, address, moved, video};
-use marline_core::accel::streaming::{Compound, Merge, Reports, Rtp};
 use marline_core::units::{Duration, Instant};
+use marline_rtp::proto::rtsp::{BODY_MAX, HEAD_MAX, Message, is_repeatable};
+use marline_rtp::proto::transport::{Transport, address, moved, video};
+use marline_rtp::proto::{Compound, Merge, Reports, Rtp};
 
 use crate::bytes::Bytes;
 

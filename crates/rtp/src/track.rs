@@ -10,43 +10,43 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use marline_core::accel::streaming::transport::Ports;
-use marline_core::accel::streaming::{Counts, Merge, Reports, Route};
 use marline_core::units::Instant;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 
-use super::Shared;
-use super::ports::{Pair, socket};
+use crate::listener::Shared;
+use crate::proto::transport::Ports;
+use crate::proto::{Counts, Merge, Reports, Route};
+use crate::sockets::{Pair, socket};
 
 /// Where the other ends are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ends {
+pub(crate) struct Ends {
     /// The server's, once it has said.
-    pub(super) server: Option<(IpAddr, Ports)>,
+    pub(crate) server: Option<(IpAddr, Ports)>,
     /// The player's.
-    pub(super) player: (IpAddr, Ports),
+    pub(crate) player: (IpAddr, Ports),
 }
 
 /// A track's sockets.
 #[derive(Debug)]
-pub(super) struct Track {
+pub(crate) struct Track {
     shared: Rc<Shared>,
     /// Over the first link.
-    pub(super) first: Pair,
+    pub(crate) first: Pair,
     /// Over the second link: reports and commands.
     second: UdpSocket,
     /// Over the second link: the base layer.
-    pub(super) mirror: Option<Rc<Pair>>,
+    pub(crate) mirror: Option<Rc<Pair>>,
     /// Towards the player.
-    pub(super) local: Pair,
+    pub(crate) local: Pair,
     ends: watch::Receiver<Ends>,
     is_h264: bool,
 }
 
 impl Track {
     /// Opens its sockets. `mirrored`: the base layer comes for it.
-    pub(super) fn open(
+    pub(crate) fn open(
         shared: Rc<Shared>,
         ends: watch::Receiver<Ends>,
         mirrored: bool,
@@ -68,7 +68,7 @@ impl Track {
     }
 
     /// Carries until nobody wants it any more: `ends` has no sender then.
-    pub(super) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let begun = tokio::time::Instant::now();
         let clock = || Instant::from_nanos(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
         let mut merge = Merge::new(self.shared.stream.hold, self.is_h264);

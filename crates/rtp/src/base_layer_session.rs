@@ -10,19 +10,19 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use marline_core::accel::streaming::Line;
-use marline_core::accel::streaming::rtsp::Message;
-use marline_core::accel::streaming::transport::{Transport, address, video};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
 
-use super::Shared;
-use super::lines::{From, Heard, connect, read, write};
-use super::ports::Pair;
+use crate::listener::Shared;
+use crate::proto::Line;
+use crate::proto::rtsp::Message;
+use crate::proto::transport::{Transport, address, video};
+use crate::rtsp_conn::{From, Heard, connect, read, write};
+use crate::sockets::Pair;
 
 /// What the player has asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// With this range, or from where it is.
     Play(Option<String>),
     Pause,
@@ -38,7 +38,7 @@ struct Session {
 }
 
 /// Runs until nobody orders any more. `authorization`: what the player told the server, if it did.
-pub(super) async fn run(
+pub(crate) async fn run(
     shared: Rc<Shared>,
     pair: Rc<Pair>,
     authorization: Option<String>,

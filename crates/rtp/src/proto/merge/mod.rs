@@ -11,15 +11,24 @@
 //! 4. What the second link cannot fill stays a hole in the numbers: a player sees losses as losses.
 //! 5. Everything that is kept has a bound and an age.
 
+mod base_layer_buffer;
+mod extended_seq;
+mod h264_layer;
+mod stream_aligner;
+#[cfg(test)]
+mod tests;
+
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::layer::Layer;
-use super::matching::{Mark, Matching};
-use super::mirror::{Kept, Mirror, Unit};
-use super::numbers::Numbers;
-use super::rtp::Rtp;
-use crate::units::{Duration, Instant};
+use marline_core::units::{Duration, Instant};
+
+use self::base_layer_buffer::{Kept, Mirror, Unit};
+use self::extended_seq::Numbers;
+use self::stream_aligner::{Mark, Matching};
+use super::wire::rtp::Rtp;
+
+pub use self::h264_layer::Layer;
 
 /// Makes one stream of media of two: the first link's, and its base layer over the second link.
 #[derive(Clone, Debug)]

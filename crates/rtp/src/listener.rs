@@ -9,17 +9,10 @@
 //!                     mirror  ◀──base────── second link, a session of its own
 //! ```
 //!
-//! 1. `core::accel::streaming` says what goes where; this room has the sockets.
+//! 1. `proto` says what goes where; this crate has the sockets.
 //! 2. A socket is bound to its link's device. No privilege is needed, and nothing of this machine is changed.
 //! 3. Nothing listens beyond the loopback; what comes from others than the server or this machine is not read.
 //! 4. A second link that fails, or a base layer that is not offered, is said once, and the stream goes on without.
-
-mod address;
-mod lines;
-mod mirror;
-mod ports;
-mod session;
-mod track;
 
 use std::cell::RefCell;
 use std::io;
@@ -27,14 +20,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use marline_core::accel::streaming::{Counts, Mirroring};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-pub use address::{Address, AddressError};
-
-use super::AccelError;
+use crate::error::RtpError;
+use crate::proto::{Counts, Mirroring};
+use crate::rtsp_url::Address;
+use crate::{session, sockets};
 
 /// What is wanted.
 #[derive(Clone, Debug)]
@@ -88,28 +81,28 @@ pub struct Served {
 
 /// What all tasks of a run share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) stream: Stream,
-    pub(super) server: SocketAddr,
-    pub(super) base: Option<SocketAddr>,
-    pub(super) served: RefCell<Served>,
+pub(crate) struct Shared {
+    pub(crate) stream: Stream,
+    pub(crate) server: SocketAddr,
+    pub(crate) base: Option<SocketAddr>,
+    pub(crate) served: RefCell<Served>,
     /// Told when all players are to be signed off.
-    pub(super) end: watch::Sender<bool>,
+    pub(crate) end: watch::Sender<bool>,
     say: fn(&str),
 }
 
 impl Shared {
     /// A line for people.
-    pub(super) fn say(&self, line: &str) {
+    pub(crate) fn say(&self, line: &str) {
         (self.say)(line);
     }
 
-    pub(super) fn count(&self, add: impl FnOnce(&mut Served)) {
+    pub(crate) fn count(&self, add: impl FnOnce(&mut Served)) {
         add(&mut self.served.borrow_mut());
     }
 
     /// A track has done this since it last said so.
-    pub(super) fn merged(&self, old: Counts, new: Counts, mirroring: Option<Mirroring>) {
+    pub(crate) fn merged(&self, old: Counts, new: Counts, mirroring: Option<Mirroring>) {
         self.count(|served| {
             served.media += new.first - old.first;
             served.base_media += new.second - old.second;
@@ -142,25 +135,23 @@ impl Front {
     ///
     /// # Errors
     /// A device or a server is not there; the place is not on the loopback, or taken.
-    pub async fn open(stream: Stream, say: fn(&str)) -> Result<Self, AccelError> {
+    pub async fn open(stream: Stream, say: fn(&str)) -> Result<Self, RtpError> {
         if !stream.listen.ip().is_loopback() {
             let listen = stream.listen;
-            return Err(AccelError::Wrong(format!(
-                "--listen {listen}: it is not on the loopback (127.0.0.1:8554)"
-            )));
+            return Err(RtpError::Wrong(format!("--listen {listen}: it is not on the loopback (127.0.0.1:8554)")));
         }
         if stream.first == stream.second {
             let name = &stream.first;
-            return Err(AccelError::Wrong(format!("link {name}: it is named twice; a link cannot help itself")));
+            return Err(RtpError::Wrong(format!("link {name}: it is named twice; a link cannot help itself")));
         }
         for name in [&stream.first, &stream.second] {
-            ports::try_out(name).map_err(|error| match error.kind() {
-                io::ErrorKind::PermissionDenied => AccelError::Link(format!(
+            sockets::try_out(name).map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => RtpError::Link(format!(
                     "link {name}: binding to it is not permitted (needs Linux 5.7 or CAP_NET_RAW)"
                 )),
-                _ => AccelError::Link(format!(
-                    "link {name}: no such interface; `marline links` lists those there are"
-                )),
+                _ => {
+                    RtpError::Link(format!("link {name}: no such interface; `marline links` lists those there are"))
+                }
             })?;
         }
         let server = stream.address.find().await?;
@@ -171,7 +162,7 @@ impl Front {
         let listen = stream.listen;
         let ear = TcpListener::bind(listen)
             .await
-            .map_err(|error| AccelError::Unfit(format!("--listen {listen}: {error}; name another place")))?;
+            .map_err(|error| RtpError::Unfit(format!("--listen {listen}: {error}; name another place")))?;
         let served = Served { mirroring: if base.is_some() { "silent" } else { "off" }, ..Served::default() };
         Ok(Self {
             ear,

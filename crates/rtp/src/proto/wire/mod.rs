@@ -1,0 +1,6 @@
+//! Wire formats of a stream: RTP, RTCP, RTSP messages, the Transport header and session descriptions.
+
+pub mod rtcp;
+pub mod rtp;
+pub mod rtsp;
+pub mod transport;
