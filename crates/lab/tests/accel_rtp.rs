@@ -253,14 +253,14 @@ fn a_blackout_costs_no_key_frame_and_reports_and_commands_go_on() {
 
     let (served, asked, keys) = run(place.path(), "alone", "");
     assert!(longest(&keys) > 2.0, "the dark is in the film: {keys:?}");
-    assert_eq!((served["mirroring"].as_str(), count(&served, "filled")), (Some("off"), 0));
+    assert_eq!((served["base_layer"].as_str(), count(&served, "filled")), (Some("off"), 0));
     let heard = |asked: &[String], what: &str| asked.iter().filter(|line| line.starts_with(what)).count();
     // Reports: more over the second link than over the first, as the server hears them.
     let (first, second) = (heard(&asked, "RR 10.1.0.2"), heard(&asked, "RR 10.2.0.2"));
     assert!(second > 0 && second > first, "{asked:?}");
     assert!(count(&served, "offloaded") > 0 && count(&served, "reports") >= second as u64, "{served}");
     // Commands: what may be heard twice was heard over the second link; what makes something, over the first alone.
-    assert!(count(&served, "doubled") > 0, "{served}");
+    assert!(count(&served, "duplicated") > 0, "{served}");
     for method in ["GET_PARAMETER", "TEARDOWN"] {
         assert!(heard(&asked, &format!("{method} 10.2.0.2")) > 0, "{method}: {asked:?}");
     }
@@ -269,7 +269,7 @@ fn a_blackout_costs_no_key_frame_and_reports_and_commands_go_on() {
 
     let (served, asked, keys) = run(place.path(), "mirrored", "--base rtsp://10.99.0.1:8554/base");
     assert!(longest(&keys) < 1.0, "the dark is filled: {keys:?}\n{served}");
-    assert_eq!(served["mirroring"].as_str(), Some("aligned"));
+    assert_eq!(served["base_layer"].as_str(), Some("aligned"));
     assert!(count(&served, "filled") > 0 && count(&served, "lost") > 0, "{served}");
     assert_eq!(heard(&asked, "SETUP 10.2.0.2"), 1, "a session of its own: {asked:?}");
 
@@ -297,8 +297,8 @@ fn what_is_written_wrongly_is_said_before_anything_is_opened() {
         (&["--base", "rtsp://me:secretpw@127.0.0.1/a", "rtsp://127.0.0.1/a"], 64, "a password here is seen by"),
         (&["http://127.0.0.1/a"], 64, "expected rtsp://"),
         (&["--listen", "0.0.0.0:8554", "rtsp://127.0.0.1/a"], 64, "it is not on the loopback"),
-        (&["--hold", "250", "rtsp://127.0.0.1/a"], 64, "--hold"),
-        (&["--hold", "9s", "rtsp://127.0.0.1/a"], 64, "no player waits"),
+        (&["--reorder-wait", "250", "rtsp://127.0.0.1/a"], 64, "--reorder-wait"),
+        (&["--reorder-wait", "9s", "rtsp://127.0.0.1/a"], 64, "no player waits"),
     ] {
         let (status, text) = rtp(&[&links[..], words].concat());
         assert_eq!(status, Some(code), "{words:?}: {text}");

@@ -14,15 +14,16 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
 
 use crate::listener::Shared;
-use crate::proto::Line;
+use crate::proto::LinkRole;
 use crate::proto::rtsp::Message;
-use crate::proto::transport::{Transport, address, video};
-use crate::rtsp_conn::{From, Heard, connect, read, write};
-use crate::sockets::Pair;
+use crate::proto::rtsp_transport::Transport;
+use crate::proto::sdp::{control_url, first_video_track};
+use crate::rtsp_conn::{RtspEvent, Side, connect, read, write};
+use crate::sockets::SocketPair;
 
 /// What the player has asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
+pub(crate) enum SessionCommand {
     /// With this range, or from where it is.
     Play(Option<String>),
     Pause,
@@ -30,85 +31,87 @@ pub(crate) enum Order {
 
 /// A session's state.
 struct Session {
-    half: OwnedWriteHalf,
-    heard: mpsc::Receiver<Heard>,
-    number: u32,
-    name: Option<String>,
+    writer: OwnedWriteHalf,
+    events: mpsc::Receiver<RtspEvent>,
+    cseq: u32,
+    session_id: Option<String>,
     authorization: Option<String>,
 }
 
 /// Runs until nobody orders any more. `authorization`: what the player told the server, if it did.
 pub(crate) async fn run(
     shared: Rc<Shared>,
-    pair: Rc<Pair>,
+    sockets: Rc<SocketPair>,
     authorization: Option<String>,
-    orders: mpsc::UnboundedReceiver<Order>,
+    commands: mpsc::UnboundedReceiver<SessionCommand>,
 ) {
-    let (Some(base), Some(server)) = (&shared.stream.base, shared.base) else { return };
-    if let Err(why) = mirror(&shared, &pair, (&base.uri(), server), authorization, orders).await {
-        let link = &shared.stream.second;
-        shared.say(&format!("{}: the base layer over {link}: {why}; the stream goes on without it", base.uri()));
+    let (Some(base), Some(server)) = (&shared.stream.base_layer, shared.base_layer) else { return };
+    if let Err(reason) = run_session(&shared, &sockets, (&base.uri(), server), authorization, commands).await {
+        let link = &shared.stream.secondary;
+        shared
+            .warn(&format!("{}: the base layer over {link}: {reason}; the stream goes on without it", base.uri()));
     }
 }
 
-async fn mirror(
+async fn run_session(
     shared: &Shared,
-    pair: &Pair,
+    sockets: &SocketPair,
     (uri, server): (&str, SocketAddr),
     authorization: Option<String>,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut commands: mpsc::UnboundedReceiver<SessionCommand>,
 ) -> Result<(), String> {
-    let connected = connect(&shared.stream.second, server).await.map_err(|error| format!("{server}: {error}"))?;
-    let (reads, half) = connected.into_split();
-    let (tell, heard) = mpsc::channel(8);
-    tokio::task::spawn_local(read(From::Server(Line::Second), reads, tell));
-    let mut session = Session { half, heard, number: 0, name: None, authorization };
+    let connected =
+        connect(&shared.stream.secondary, server).await.map_err(|error| format!("{server}: {error}"))?;
+    let (reader, writer) = connected.into_split();
+    let (event_tx, events) = mpsc::channel(8);
+    tokio::task::spawn_local(read(Side::Server(LinkRole::Secondary), reader, event_tx));
+    let mut session = Session { writer, events, cseq: 0, session_id: None, authorization };
 
     let mut describe = Message::request("DESCRIBE", uri);
-    describe.set("Accept", "application/sdp");
-    let described = session.ask(describe).await?;
+    describe.set_header("Accept", "application/sdp");
+    let described = session.request(describe).await?;
     let text = String::from_utf8_lossy(&described.body).into_owned();
-    let track = video(&text).ok_or("it has no video over RTP")?;
-    let at = described.header("Content-Base").unwrap_or(uri).to_owned();
-    let to = address(&at, track.control.as_deref());
+    let track = first_video_track(&text).ok_or("it has no video over RTP")?;
+    let session_url = described.header("Content-Base").unwrap_or(uri).to_owned();
+    let track_url = control_url(&session_url, track.control.as_deref());
 
-    let (media, reports) = pair.ports().map_err(|error| error.to_string())?;
-    let mut setup = Message::request("SETUP", &to);
-    setup.set("Transport", &format!("RTP/AVP;unicast;client_port={media}-{reports}"));
-    let answer = session.ask(setup).await?;
+    let (media, rtcp) = sockets.ports().map_err(|error| error.to_string())?;
+    let mut setup = Message::request("SETUP", &track_url);
+    setup.set_header("Transport", &format!("RTP/AVP;unicast;client_port={media}-{rtcp}"));
+    let response = session.request(setup).await?;
     let transport =
-        answer.header("Transport").and_then(Transport::parse).ok_or("the server does not send it over UDP")?;
-    session.name = answer.session().map(str::to_owned);
+        response.header("Transport").and_then(Transport::parse).ok_or("the server does not send it over UDP")?;
+    session.session_id = response.session_id().map(str::to_owned);
     let ip = transport.source.and_then(|source| source.parse().ok()).unwrap_or(server.ip());
 
     let mut is_playing = false;
     loop {
-        let order = tokio::select! {
-            order = orders.recv() => order,
-            () = tokio::time::sleep(ALIVE), if is_playing => {
-                session.ask(Message::request("OPTIONS", uri)).await?;
+        let command = tokio::select! {
+            command = commands.recv() => command,
+            () = tokio::time::sleep(KEEPALIVE), if is_playing => {
+                session.request(Message::request("OPTIONS", uri)).await?;
                 continue;
             }
         };
-        let request = match &order {
-            Some(Order::Play(range)) => {
+        let request = match &command {
+            Some(SessionCommand::Play(range)) => {
                 if let Some(ports) = transport.server {
                     // An empty packet, so that NAT lets the answer in; a server leaves it.
-                    let _ = pair.media.send_to(&OPENING, (ip, ports.0)).await;
-                    let _ = pair.reports.send_to(&OPENING_REPORT, (ip, ports.1)).await;
+                    let _ = sockets.media.send_to(&EMPTY_RTP, (ip, ports.0)).await;
+                    let _ = sockets.rtcp.send_to(&EMPTY_RECEIVER_REPORT, (ip, ports.1)).await;
                 }
-                let mut play = Message::request("PLAY", &at);
+                let mut play = Message::request("PLAY", &session_url);
                 if let Some(range) = range {
-                    play.set("Range", range);
+                    play.set_header("Range", range);
                 }
                 play
             }
-            Some(Order::Pause) => Message::request("PAUSE", &at),
-            None => Message::request("TEARDOWN", &at),
+            Some(SessionCommand::Pause) => Message::request("PAUSE", &session_url),
+            None => Message::request("TEARDOWN", &session_url),
         };
-        is_playing = matches!(order, Some(Order::Play(_)));
-        let done = session.ask(request).await;
-        if order.is_none() {
+        is_playing = matches!(command, Some(SessionCommand::Play(_)));
+        let done = session.request(request).await;
+        if command.is_none() {
             // Whoever does not answer a farewell forgets the session by itself.
             return Ok(());
         }
@@ -118,51 +121,52 @@ async fn mirror(
 
 impl Session {
     /// Asks, and waits for a good answer.
-    async fn ask(&mut self, mut request: Message) -> Result<Message, String> {
-        self.number += 1;
-        let number = self.number.to_string();
-        request.set("CSeq", &number);
-        request.set("User-Agent", concat!("marline/", env!("CARGO_PKG_VERSION")));
-        if let Some(name) = &self.name {
-            request.set("Session", name);
+    async fn request(&mut self, mut request: Message) -> Result<Message, String> {
+        self.cseq += 1;
+        let cseq = self.cseq.to_string();
+        request.set_header("CSeq", &cseq);
+        request.set_header("User-Agent", concat!("marline/", env!("CARGO_PKG_VERSION")));
+        if let Some(id) = &self.session_id {
+            request.set_header("Session", id);
         }
         if let Some(authorization) = &self.authorization {
-            request.set("Authorization", authorization);
+            request.set_header("Authorization", authorization);
         }
         let method = request.method().unwrap_or_default().to_owned();
-        write(&mut self.half, &request).await.map_err(|error| format!("{method}: {error}"))?;
-        let answered = tokio::time::timeout(PATIENCE, async {
-            while let Some(heard) = self.heard.recv().await {
-                match heard.message {
-                    Some(message) if message.status().is_some() && message.cseq() == Some(&number) => {
+        write(&mut self.writer, &request).await.map_err(|error| format!("{method}: {error}"))?;
+        let response = tokio::time::timeout(RESPONSE_TIMEOUT, async {
+            while let Some(event) = self.events.recv().await {
+                match event.message {
+                    Some(message) if message.status().is_some() && message.cseq() == Some(&cseq) => {
                         return Ok(message);
                     }
                     Some(_) => {}
                     None => {
-                        return Err(heard.refusal.map_or("the server closes".to_owned(), |why| why.to_string()));
+                        return Err(event.error.map_or("the server closes".to_owned(), |why| why.to_string()));
                     }
                 }
             }
             Err("the server closes".to_owned())
         });
-        let answer = answered
+        let response = response
             .await
-            .map_err(|_| format!("{method}: no answer"))?
+            .map_err(|_| format!("{method}: no response"))?
             .map_err(|why| format!("{method}: {why}"))?;
-        match answer.status() {
-            Some(200..300) => Ok(answer),
-            _ => {
-                Err(format!("the server answers {method} with `{}`", answer.start.trim_start_matches("RTSP/1.0 ")))
-            }
+        match response.status() {
+            Some(200..300) => Ok(response),
+            _ => Err(format!(
+                "the server answers {method} with `{}`",
+                response.start_line.trim_start_matches("RTSP/1.0 ")
+            )),
         }
     }
 }
 
 /// chosen: a third of the minute that servers wait.
-const ALIVE: Duration = Duration::from_secs(20);
+const KEEPALIVE: Duration = Duration::from_secs(20);
 /// chosen: longer than a blackout of the second link that a player's own session would survive.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A header of RTP without media.
-const OPENING: [u8; 12] = [0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const EMPTY_RTP: [u8; 12] = [0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// A receiver's report about nobody.
-const OPENING_REPORT: [u8; 8] = [0x80, 201, 0, 1, 0, 0, 0, 0];
+const EMPTY_RECEIVER_REPORT: [u8; 8] = [0x80, 201, 0, 1, 0, 0, 0, 0];

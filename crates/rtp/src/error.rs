@@ -5,11 +5,11 @@
 pub enum RtpError {
     /// The options contradict each other or leave the loopback.
     #[error("{0}")]
-    Wrong(String),
+    Usage(String),
     /// A link or the server cannot be used.
     #[error("{0}")]
     Link(String),
     /// The listening address cannot be used.
     #[error("{0}")]
-    Unfit(String),
+    Listen(String),
 }

@@ -1,6 +1,6 @@
 //! RTSP and RTP streams over two links: `marline accel rtp`.
 //!
-//! A player on this machine opens a stream of an unmodified RTSP server through [`Front`]. Media arrives over the first link.
+//! A player on this machine opens a stream of an unmodified RTSP server through [`RtspListener`]. Media arrives over the first link.
 //! RTCP reports, repeatable RTSP requests and the stream's base layer use the second link as well (Super-aggregation,
 //! section 5).
 //!
@@ -9,8 +9,6 @@
 //!
 //! Where to start reading: `session` (one player), `track` (media and reports of one track), `proto::merge` (the base layer
 //! fills holes of the first stream).
-
-extern crate alloc;
 
 mod base_layer_session;
 mod error;
@@ -23,5 +21,5 @@ mod sockets;
 mod track;
 
 pub use error::RtpError;
-pub use listener::{Front, Served, Stream};
-pub use rtsp_url::{Address, AddressError};
+pub use listener::{RtpStats, RtspListener, StreamOptions};
+pub use rtsp_url::{RtspUrl, RtspUrlError};

@@ -12,49 +12,49 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc::Sender;
 
-use crate::proto::Line;
-use crate::proto::rtsp::{Message, Refusal};
+use crate::proto::LinkRole;
+use crate::proto::rtsp::{Message, ParseError};
 
 /// Who has said something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum From {
+pub(crate) enum Side {
     Player,
-    Server(Line),
+    Server(LinkRole),
 }
 
 /// What was said; none: nothing more comes.
 #[derive(Debug)]
-pub(crate) struct Heard {
-    pub(crate) from: From,
+pub(crate) struct RtspEvent {
+    pub(crate) from: Side,
     pub(crate) message: Option<Message>,
     /// Why nothing more comes, where it is not that the other side has closed.
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) error: Option<ParseError>,
 }
 
 /// Connects over a device.
 pub(crate) async fn connect(device: &str, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
     bind_to_device(&socket, device)?;
-    let stream = tokio::time::timeout(PATIENCE, socket.connect(to)).await??;
+    let stream = tokio::time::timeout(IO_TIMEOUT, socket.connect(to)).await??;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
 /// Reads until there is no more, or nobody listens.
-pub(crate) async fn read(from: From, mut half: OwnedReadHalf, tell: Sender<Heard>) {
-    let (mut bytes, mut refusal) = (Vec::new(), None);
+pub(crate) async fn read(from: Side, mut half: OwnedReadHalf, events: Sender<RtspEvent>) {
+    let (mut bytes, mut error) = (Vec::new(), None);
     'connection: loop {
         loop {
             match Message::parse(&bytes) {
                 Ok(Some((message, taken))) => {
                     bytes.drain(..taken);
-                    if tell.send(Heard { from, message: Some(message), refusal: None }).await.is_err() {
+                    if events.send(RtspEvent { from, message: Some(message), error: None }).await.is_err() {
                         return;
                     }
                 }
                 Ok(None) => break,
-                Err(why) => {
-                    refusal = Some(why);
+                Err(parse_error) => {
+                    error = Some(parse_error);
                     break 'connection;
                 }
             }
@@ -65,13 +65,13 @@ pub(crate) async fn read(from: From, mut half: OwnedReadHalf, tell: Sender<Heard
         }
     }
     // Whoever listened may have gone.
-    let _ = tell.send(Heard { from, message: None, refusal }).await;
+    let _ = events.send(RtspEvent { from, message: None, error }).await;
 }
 
 /// Writes a message; a connection that takes nothing for a while is given up.
 pub(crate) async fn write(half: &mut OwnedWriteHalf, message: &Message) -> io::Result<()> {
-    tokio::time::timeout(PATIENCE, half.write_all(&message.emit())).await?
+    tokio::time::timeout(IO_TIMEOUT, half.write_all(&message.to_bytes())).await?
 }
 
 /// chosen: longer than a blackout of seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -19,254 +19,274 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::base_layer_session::{self as mirror, Order};
+use crate::base_layer_session::{self, SessionCommand};
 use crate::listener::Shared;
 use crate::proto::rtsp::{Message, is_repeatable};
-use crate::proto::transport::{self, Transport, moved, video};
-use crate::proto::{Asked, Line};
-use crate::rtsp_conn::{From, Heard, connect, read, write};
-use crate::track::{Ends, Track};
+use crate::proto::rtsp_transport::{PortPair, Transport};
+use crate::proto::sdp::{VideoTrack, first_video_track};
+use crate::proto::url_rewrite::replace_authority;
+use crate::proto::{DuplicatedRequest, LinkRole};
+use crate::rtsp_conn::{RtspEvent, Side, connect, read, write};
+use crate::track::{Track, TrackPeers};
 
 struct Session {
     shared: Rc<Shared>,
     player: OwnedWriteHalf,
-    first: Option<OwnedWriteHalf>,
-    second: Option<OwnedWriteHalf>,
+    primary: Option<OwnedWriteHalf>,
+    secondary: Option<OwnedWriteHalf>,
     /// As the player names us: host and port.
-    here: Option<String>,
+    local_authority: Option<String>,
     /// How the server may name itself, the likeliest first.
-    there: Vec<String>,
-    open: BTreeMap<String, Open>,
+    server_authorities: Vec<String>,
+    pending: BTreeMap<String, PendingRequest>,
     /// The tracks end with these.
-    tracks: Vec<watch::Sender<Ends>>,
+    tracks: Vec<watch::Sender<TrackPeers>>,
     /// The control of the video's track, once it was described.
-    video: Option<transport::Track>,
-    orders: Option<mpsc::UnboundedSender<Order>>,
+    video: Option<VideoTrack>,
+    base_layer_commands: Option<mpsc::UnboundedSender<SessionCommand>>,
     /// The session's name and address.
-    name: Option<(String, String)>,
+    session: Option<(String, String)>,
 }
 
 /// A request without an answer.
-struct Open {
-    asked: Asked<Message>,
+struct PendingRequest {
+    duplicate: DuplicatedRequest<Message>,
     since: Instant,
     /// Of a SETUP: its track's ends, and the ports that the player is told; and its way of transport.
-    setup: Option<(watch::Sender<Ends>, transport::Ports, Transport)>,
+    setup: Option<(watch::Sender<TrackPeers>, PortPair, Transport)>,
 }
 
 /// Serves a player until one of both leaves.
 pub(crate) async fn run(shared: Rc<Shared>, player: TcpStream) {
-    shared.count(|served| served.sessions += 1);
+    shared.count(|stats| stats.sessions += 1);
     let Ok(ip) = player.peer_addr().map(|peer| peer.ip()) else { return };
-    let (tell, mut heard) = mpsc::channel(16);
+    let (event_tx, mut events) = mpsc::channel(16);
     let stream = &shared.stream;
-    let (first, second) =
-        tokio::join!(connect(&stream.first, shared.server), connect(&stream.second, shared.server));
-    let take = |name: &str, line, connected: std::io::Result<TcpStream>| match connected {
+    let (primary, secondary) =
+        tokio::join!(connect(&stream.primary, shared.server), connect(&stream.secondary, shared.server));
+    let attach = |name: &str, link, connected: std::io::Result<TcpStream>| match connected {
         Ok(connected) => {
-            let (reads, writes) = connected.into_split();
-            tokio::task::spawn_local(read(From::Server(line), reads, tell.clone()));
-            Some(writes)
+            let (reader, writer) = connected.into_split();
+            tokio::task::spawn_local(read(Side::Server(link), reader, event_tx.clone()));
+            Some(writer)
         }
         Err(error) => {
-            shared.say(&format!("{} over {name}: {error}", shared.stream.address.authority));
+            shared.warn(&format!("{} over {name}: {error}", shared.stream.url.authority));
             None
         }
     };
-    let (first, second) = (take(&stream.first, Line::First, first), take(&stream.second, Line::Second, second));
-    if first.is_none() && second.is_none() {
+    let (primary, secondary) = (
+        attach(&stream.primary, LinkRole::Primary, primary),
+        attach(&stream.secondary, LinkRole::Secondary, secondary),
+    );
+    if primary.is_none() && secondary.is_none() {
         return;
     }
-    let (reads, writes) = player.into_split();
-    tokio::task::spawn_local(read(From::Player, reads, tell));
-    let there = stream.address.names(shared.server);
+    let (reader, writer) = player.into_split();
+    tokio::task::spawn_local(read(Side::Player, reader, event_tx));
+    let server_authorities = stream.url.authorities(shared.server);
     let mut session = Session {
-        player: writes,
-        first,
-        second,
-        here: None,
-        there,
-        open: BTreeMap::new(),
+        player: writer,
+        primary,
+        secondary,
+        local_authority: None,
+        server_authorities,
+        pending: BTreeMap::new(),
         tracks: Vec::new(),
         video: None,
-        orders: None,
-        name: None,
+        base_layer_commands: None,
+        session: None,
         shared: Rc::clone(&shared),
     };
-    let mut turn = tokio::time::interval(TURN);
-    let mut end = shared.end.subscribe();
+    let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
+    let mut shutdown = shared.shutdown.subscribe();
     loop {
         tokio::select! {
-            Some(heard) = heard.recv() => if !session.on(heard, ip).await {
+            Some(event) = events.recv() => if !session.handle_event(event, ip).await {
                 break;
             },
-            _ = turn.tick() => session.expire().await,
-            _ = end.wait_for(|over| *over) => break,
+            _ = expiry.tick() => session.expire().await,
+            _ = shutdown.wait_for(|is_set| *is_set) => break,
         }
     }
-    session.sign_off().await;
+    session.teardown().await;
 }
 
 impl Session {
     /// Something was said; false: this is the end.
-    async fn on(&mut self, heard: Heard, ip: IpAddr) -> bool {
-        let Heard { from, message, refusal } = heard;
+    async fn handle_event(&mut self, event: RtspEvent, ip: IpAddr) -> bool {
+        let RtspEvent { from, message, error } = event;
         match (from, message) {
-            (From::Player, Some(message)) if message.method().is_some() => self.ask(message, ip).await,
+            (Side::Player, Some(message)) if message.method().is_some() => self.handle_request(message, ip).await,
             // An answer to what the server asked.
-            (From::Player, Some(message)) => self.send(Line::First, &message).await,
-            (From::Player, None) => return false,
-            (From::Server(line), Some(message)) => {
+            (Side::Player, Some(message)) => self.send(LinkRole::Primary, &message).await,
+            (Side::Player, None) => return false,
+            (Side::Server(link), Some(message)) => {
                 if message.status().is_some() {
-                    self.answered(line, message).await;
-                } else if line == Line::First {
-                    self.tell(message).await;
+                    self.handle_response(link, message).await;
+                } else if link == LinkRole::Primary {
+                    self.send_to_player(message).await;
                 }
             }
-            (From::Server(line), None) => {
-                if let Some(why) = refusal {
-                    self.shared.say(&format!("{}: {why}", self.shared.stream.address.authority));
+            (Side::Server(link), None) => {
+                if let Some(why) = error {
+                    self.shared.warn(&format!("{}: {why}", self.shared.stream.url.authority));
                 }
-                self.lost(line).await;
-                return self.first.is_some() || self.second.is_some();
+                self.connection_lost(link).await;
+                return self.primary.is_some() || self.secondary.is_some();
             }
         }
         true
     }
 
     /// The player asks.
-    async fn ask(&mut self, mut request: Message, ip: IpAddr) {
-        self.shared.count(|served| served.requests += 1);
+    async fn handle_request(&mut self, mut request: Message, ip: IpAddr) {
+        self.shared.count(|stats| stats.requests += 1);
         let Some(cseq) = request.cseq().map(str::to_owned) else {
-            return self.tell(Message::answer(400, "Bad Request", "0")).await;
+            return self.send_to_player(Message::response(400, "Bad Request", "0")).await;
         };
-        if self.here.is_none() {
+        if self.local_authority.is_none() {
             let after = request.uri().and_then(|uri| uri.strip_prefix("rtsp://"));
-            self.here = after.and_then(|after| after.split(['/', '?']).next()).map(str::to_owned);
+            self.local_authority = after.and_then(|after| after.split(['/', '?']).next()).map(str::to_owned);
         }
         let mut setup = None;
         if request.method() == Some("SETUP") {
-            let way = request.header("Transport").and_then(Transport::parse);
-            let Some(way) = way.filter(|_| self.tracks.len() < TRACKS) else {
-                return self.tell(Message::answer(461, "Unsupported Transport", &cseq)).await;
+            let transport = request.header("Transport").and_then(Transport::parse);
+            let Some(transport) = transport.filter(|_| self.tracks.len() < MAX_TRACKS) else {
+                return self.send_to_player(Message::response(461, "Unsupported Transport", &cseq)).await;
             };
-            match self.track(&request, &way, ip) {
-                Ok((ends, local, ours)) => {
-                    request.set("Transport", &way.emit(ours, None));
-                    setup = Some((ends, local, way));
+            match self.open_track(&request, &transport, ip) {
+                Ok((peers, local, ours)) => {
+                    request.set_header("Transport", &transport.to_header(ours, None));
+                    setup = Some((peers, local, transport));
                 }
                 Err(error) => {
-                    self.shared.say(&format!("sockets for a track: {error}"));
-                    return self.tell(Message::answer(500, "Internal Server Error", &cseq)).await;
+                    self.shared.warn(&format!("sockets for a track: {error}"));
+                    return self.send_to_player(Message::response(500, "Internal Server Error", &cseq)).await;
                 }
             }
         }
-        self.order(&request);
-        let request = self.outward(request);
-        let both = is_repeatable(&request) && self.first.is_some() && self.second.is_some();
-        let (first, second) = (self.first.is_some(), both || self.first.is_none());
+        self.command_base_layer(&request);
+        let request = self.rewrite_for_server(request);
+        let both = is_repeatable(&request) && self.primary.is_some() && self.secondary.is_some();
+        let (primary, secondary) = (self.primary.is_some(), both || self.primary.is_none());
         if both {
-            self.shared.count(|served| served.doubled += 1);
+            self.shared.count(|stats| stats.duplicated += 1);
         }
-        if self.open.len() < REQUESTS {
-            self.open.insert(cseq, Open { asked: Asked::over(first, second), since: Instant::now(), setup });
+        if self.pending.len() < MAX_PENDING {
+            self.pending.insert(
+                cseq,
+                PendingRequest {
+                    duplicate: DuplicatedRequest::new(primary, secondary),
+                    since: Instant::now(),
+                    setup,
+                },
+            );
         }
-        for (line, wanted) in [(Line::Second, second), (Line::First, first)] {
+        for (link, wanted) in [(LinkRole::Secondary, secondary), (LinkRole::Primary, primary)] {
             if wanted {
-                self.send(line, &request).await;
+                self.send(link, &request).await;
             }
         }
     }
 
     /// Sockets for a track that the player sets up: its ends, the ports that the player is told, and those for the server.
-    fn track(
+    fn open_track(
         &mut self,
         request: &Message,
-        way: &Transport,
+        transport: &Transport,
         ip: IpAddr,
-    ) -> std::io::Result<(watch::Sender<Ends>, transport::Ports, transport::Ports)> {
+    ) -> std::io::Result<(watch::Sender<TrackPeers>, PortPair, PortPair)> {
         let uri = request.uri().unwrap_or_default();
         let is_video = self.video.as_ref().is_some_and(|video| {
-            video.control.as_deref().is_none_or(|control| control == "*" || uri.ends_with(last(control)))
+            video.control.as_deref().is_none_or(|control| control == "*" || uri.ends_with(last_segment(control)))
         });
         let is_h264 = is_video && self.video.as_ref().is_some_and(|video| video.is_h264);
-        let (tell, ends) = watch::channel(Ends { server: None, player: (ip, way.client) });
-        let mirrored = is_video && self.orders.is_none();
-        let track = Track::open(Rc::clone(&self.shared), ends, mirrored, is_h264)?;
-        let ports = (track.local.ports()?, track.first.ports()?);
-        if let Some(pair) = &track.mirror {
-            let (orders, ordered) = mpsc::unbounded_channel();
-            let authorization = password(request, self.shared.server, self.shared.base);
-            tokio::task::spawn_local(mirror::run(Rc::clone(&self.shared), Rc::clone(pair), authorization, ordered));
-            self.orders = Some(orders);
+        let (peers_tx, peers) = watch::channel(TrackPeers { server: None, player: (ip, transport.client) });
+        let with_base_layer = is_video && self.base_layer_commands.is_none();
+        let track = Track::open(Rc::clone(&self.shared), peers, with_base_layer, is_h264)?;
+        let ports = (track.player.ports()?, track.primary.ports()?);
+        if let Some(sockets) = &track.base_layer {
+            let (commands, receiver) = mpsc::unbounded_channel();
+            let authorization = base_layer_authorization(request, self.shared.server, self.shared.base_layer);
+            tokio::task::spawn_local(base_layer_session::run(
+                Rc::clone(&self.shared),
+                Rc::clone(sockets),
+                authorization,
+                receiver,
+            ));
+            self.base_layer_commands = Some(commands);
         }
         tokio::task::spawn_local(track.run());
-        Ok((tell, ports.0, ports.1))
+        Ok((peers_tx, ports.0, ports.1))
     }
 
     /// The base layer does what the stream does.
-    fn order(&self, request: &Message) {
-        let order = match request.method() {
-            Some("PLAY") => Order::Play(request.header("Range").map(str::to_owned)),
-            Some("PAUSE") => Order::Pause,
+    fn command_base_layer(&self, request: &Message) {
+        let command = match request.method() {
+            Some("PLAY") => SessionCommand::Play(request.header("Range").map(str::to_owned)),
+            Some("PAUSE") => SessionCommand::Pause,
             _ => return,
         };
-        if let Some(orders) = &self.orders {
+        if let Some(commands) = &self.base_layer_commands {
             // One that has failed has said so.
-            let _ = orders.send(order);
+            let _ = commands.send(command);
         }
     }
 
     /// A server's answer.
-    async fn answered(&mut self, line: Line, message: Message) {
+    async fn handle_response(&mut self, link: LinkRole, message: Message) {
         // One that has its answer already is not there any more.
         let Some(cseq) = message.cseq().map(str::to_owned) else { return };
-        let Some(open) = self.open.get_mut(&cseq) else { return };
+        let Some(pending) = self.pending.get_mut(&cseq) else { return };
         let is_good = message.status().is_some_and(|status| status < 400);
-        if let Some(answer) = open.asked.answered(line, is_good, message) {
-            let open = self.open.remove(&cseq);
-            if line == Line::Second && self.first.is_some() {
-                self.shared.count(|served| served.answered_by_second += 1);
+        if let Some(response) = pending.duplicate.on_response(link, is_good, message) {
+            let pending = self.pending.remove(&cseq);
+            if link == LinkRole::Secondary && self.primary.is_some() {
+                self.shared.count(|stats| stats.answered_by_secondary += 1);
             }
-            self.pass(answer, open.and_then(|open| open.setup)).await;
+            self.forward_response(response, pending.and_then(|pending| pending.setup)).await;
         }
     }
 
     /// An answer goes to the player.
-    async fn pass(
+    async fn forward_response(
         &mut self,
-        mut answer: Message,
-        setup: Option<(watch::Sender<Ends>, transport::Ports, Transport)>,
+        mut response: Message,
+        setup: Option<(watch::Sender<TrackPeers>, PortPair, Transport)>,
     ) {
-        let is_good = answer.status().is_some_and(|status| status < 300);
-        if let Some((ends, local, way)) = setup.filter(|_| is_good) {
-            let Some(theirs) = answer.header("Transport").and_then(Transport::parse) else {
-                let cseq = answer.cseq().unwrap_or("0").to_owned();
-                return self.tell(Message::answer(461, "Unsupported Transport", &cseq)).await;
+        let is_good = response.status().is_some_and(|status| status < 300);
+        if let Some((peers, local, transport)) = setup.filter(|_| is_good) {
+            let Some(theirs) = response.header("Transport").and_then(Transport::parse) else {
+                let cseq = response.cseq().unwrap_or("0").to_owned();
+                return self.send_to_player(Message::response(461, "Unsupported Transport", &cseq)).await;
             };
             let ip = theirs.source.as_ref().and_then(|source| source.parse().ok());
             let server = theirs.server.map(|ports| (ip.unwrap_or(self.shared.server.ip()), ports));
-            ends.send_modify(|ends| ends.server = server);
-            self.tracks.push(ends);
-            answer.set("Transport", &way.emit(way.client, Some(local)));
-            let uri = self.shared.stream.address.uri();
-            self.name = answer.session().map(|name| (name.to_owned(), uri));
+            peers.send_modify(|peers| peers.server = server);
+            self.tracks.push(peers);
+            response.set_header("Transport", &transport.to_header(transport.client, Some(local)));
+            let uri = self.shared.stream.url.uri();
+            self.session = response.session_id().map(|id| (id.to_owned(), uri));
         }
-        if is_good && answer.header("Content-Type").is_some_and(|kind| kind.starts_with("application/sdp")) {
-            self.video = video(&String::from_utf8_lossy(&answer.body));
+        if is_good && response.header("Content-Type").is_some_and(|kind| kind.starts_with("application/sdp")) {
+            self.video = first_video_track(&String::from_utf8_lossy(&response.body));
         }
-        self.tell(answer).await;
+        self.send_to_player(response).await;
     }
 
     /// To the player, under our address.
-    async fn tell(&mut self, mut message: Message) {
-        if let Some(here) = self.here.clone() {
-            let inward =
-                |text: &str| self.there.iter().fold(text.to_owned(), |text, there| moved(&text, there, &here));
-            message.start = inward(&message.start);
-            message.headers.iter_mut().for_each(|(_, value)| *value = inward(value));
+    async fn send_to_player(&mut self, mut message: Message) {
+        if let Some(local) = self.local_authority.clone() {
+            let rewrite = |text: &str| {
+                self.server_authorities
+                    .iter()
+                    .fold(text.to_owned(), |text, server| replace_authority(&text, server, &local))
+            };
+            message.start_line = rewrite(&message.start_line);
+            message.headers.iter_mut().for_each(|(_, value)| *value = rewrite(value));
             if let Ok(body) = std::str::from_utf8(&message.body) {
-                message.body = inward(body).into_bytes();
+                message.body = rewrite(body).into_bytes();
             }
         }
         // One that is gone is heard of in time.
@@ -274,93 +294,93 @@ impl Session {
     }
 
     /// To the server, under its address.
-    fn outward(&self, mut message: Message) -> Message {
-        if let Some(here) = &self.here {
-            let there = &self.shared.stream.address.authority;
-            message.start = moved(&message.start, here, there);
+    fn rewrite_for_server(&self, mut message: Message) -> Message {
+        if let Some(local) = &self.local_authority {
+            let server = &self.shared.stream.url.authority;
+            message.start_line = replace_authority(&message.start_line, local, server);
             for (name, value) in &mut message.headers {
                 // A digest is over the address that the player knows.
                 if !name.eq_ignore_ascii_case("Authorization") {
-                    *value = moved(value, here, there);
+                    *value = replace_authority(value, local, server);
                 }
             }
         }
         message
     }
 
-    async fn send(&mut self, line: Line, message: &Message) {
-        let half = match line {
-            Line::First => &mut self.first,
-            Line::Second => &mut self.second,
+    async fn send(&mut self, link: LinkRole, message: &Message) {
+        let connection = match link {
+            LinkRole::Primary => &mut self.primary,
+            LinkRole::Secondary => &mut self.secondary,
         };
-        let Some(half) = half else { return };
-        if write(half, message).await.is_err() {
-            self.lost(line).await;
+        let Some(connection) = connection else { return };
+        if write(connection, message).await.is_err() {
+            self.connection_lost(link).await;
         }
     }
 
     /// A connection to the server is gone.
-    async fn lost(&mut self, line: Line) {
-        match line {
-            Line::First => self.first = None,
-            Line::Second => self.second = None,
+    async fn connection_lost(&mut self, link: LinkRole) {
+        match link {
+            LinkRole::Primary => self.primary = None,
+            LinkRole::Secondary => self.secondary = None,
         }
-        self.give_up(line, Duration::ZERO).await;
+        self.settle_refused(link, Duration::ZERO).await;
     }
 
     /// A refusal that has waited for the other answer for long enough is the answer.
     async fn expire(&mut self) {
-        self.give_up(Line::First, PATIENCE).await;
-        self.give_up(Line::Second, PATIENCE).await;
+        self.settle_refused(LinkRole::Primary, REFUSAL_WAIT).await;
+        self.settle_refused(LinkRole::Secondary, REFUSAL_WAIT).await;
         // What nobody answers at all is the player's to repeat.
-        self.open.retain(|_, open| open.since.elapsed() < FORGOTTEN);
+        self.pending.retain(|_, pending| pending.since.elapsed() < REQUEST_TIMEOUT);
     }
 
-    async fn give_up(&mut self, line: Line, after: Duration) {
-        let mut done = Vec::new();
-        for (cseq, open) in &mut self.open {
-            let is_refused = open.asked.is_refused() || after.is_zero();
-            if is_refused && open.since.elapsed() >= after {
-                done.extend(open.asked.gone(line).map(|answer| (cseq.clone(), answer)));
+    async fn settle_refused(&mut self, link: LinkRole, after: Duration) {
+        let mut settled = Vec::new();
+        for (cseq, pending) in &mut self.pending {
+            let is_refused = pending.duplicate.is_refused() || after.is_zero();
+            if is_refused && pending.since.elapsed() >= after {
+                settled.extend(pending.duplicate.on_link_lost(link).map(|response| (cseq.clone(), response)));
             }
         }
-        for (cseq, answer) in done {
-            let open = self.open.remove(&cseq);
-            Box::pin(self.pass(answer, open.and_then(|open| open.setup))).await;
+        for (cseq, response) in settled {
+            let pending = self.pending.remove(&cseq);
+            Box::pin(self.forward_response(response, pending.and_then(|pending| pending.setup))).await;
         }
     }
 
     /// The server need not keep a session whose player is gone.
-    async fn sign_off(&mut self) {
-        let Some((name, uri)) = self.name.take() else { return };
-        let mut farewell = Message::request("TEARDOWN", &uri);
-        farewell.set("CSeq", "999999");
-        farewell.set("Session", &name);
-        for line in [Line::Second, Line::First] {
-            self.send(line, &farewell).await;
+    async fn teardown(&mut self) {
+        let Some((id, uri)) = self.session.take() else { return };
+        let mut teardown = Message::request("TEARDOWN", &uri);
+        teardown.set_header("CSeq", "999999");
+        teardown.set_header("Session", &id);
+        for link in [LinkRole::Secondary, LinkRole::Primary] {
+            self.send(link, &teardown).await;
         }
     }
 }
 
 /// What the base layer's server may be told: a password is for the server that asked for it.
-fn password(request: &Message, server: SocketAddr, base: Option<SocketAddr>) -> Option<String> {
+fn base_layer_authorization(request: &Message, server: SocketAddr, base: Option<SocketAddr>) -> Option<String> {
     request.header("Authorization").filter(|_| base == Some(server)).map(str::to_owned)
 }
 
 /// The last part of a control: players write the rest in their own way.
-fn last(control: &str) -> &str {
+fn last_segment(control: &str) -> &str {
     control.rsplit('/').next().unwrap_or(control)
 }
 
 /// chosen: far above what players have open.
-const REQUESTS: usize = 64;
+const MAX_PENDING: usize = 64;
 /// Tracks of a session. chosen: video, sounds, texts of one.
-const TRACKS: usize = 8;
-const TURN: Duration = Duration::from_millis(250);
+const MAX_TRACKS: usize = 8;
+const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
 /// chosen: two round trips of a slow link.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REFUSAL_WAIT: Duration = Duration::from_secs(1);
 /// chosen: players give up sooner.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -371,11 +391,11 @@ mod tests {
         let mut request = Message::request("SETUP", "rtsp://192.0.2.1/film");
         let [server, port, host] =
             ["192.0.2.1:554", "192.0.2.1:8554", "192.0.2.2:554"].map(|text| text.parse().unwrap());
-        assert_eq!(password(&request, server, Some(server)), None, "none was told");
-        request.set("Authorization", "Basic bTpw");
-        assert_eq!(password(&request, server, Some(server)).as_deref(), Some("Basic bTpw"));
+        assert_eq!(base_layer_authorization(&request, server, Some(server)), None, "none was told");
+        request.set_header("Authorization", "Basic bTpw");
+        assert_eq!(base_layer_authorization(&request, server, Some(server)).as_deref(), Some("Basic bTpw"));
         for other in [Some(port), Some(host), None] {
-            assert_eq!(password(&request, server, other), None, "{other:?}");
+            assert_eq!(base_layer_authorization(&request, server, other), None, "{other:?}");
         }
     }
 }

@@ -15,17 +15,17 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 
 use crate::listener::Shared;
-use crate::proto::transport::Ports;
-use crate::proto::{Counts, Merge, Reports, Route};
-use crate::sockets::{Pair, socket};
+use crate::proto::rtsp_transport::PortPair;
+use crate::proto::{MergeCounts, Route, RtcpRouter, StreamMerger};
+use crate::sockets::{SocketPair, bind_udp};
 
 /// Where the other ends are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ends {
+pub(crate) struct TrackPeers {
     /// The server's, once it has said.
-    pub(crate) server: Option<(IpAddr, Ports)>,
+    pub(crate) server: Option<(IpAddr, PortPair)>,
     /// The player's.
-    pub(crate) player: (IpAddr, Ports),
+    pub(crate) player: (IpAddr, PortPair),
 }
 
 /// A track's sockets.
@@ -33,14 +33,14 @@ pub(crate) struct Ends {
 pub(crate) struct Track {
     shared: Rc<Shared>,
     /// Over the first link.
-    pub(crate) first: Pair,
+    pub(crate) primary: SocketPair,
     /// Over the second link: reports and commands.
-    second: UdpSocket,
+    secondary: UdpSocket,
     /// Over the second link: the base layer.
-    pub(crate) mirror: Option<Rc<Pair>>,
+    pub(crate) base_layer: Option<Rc<SocketPair>>,
     /// Towards the player.
-    pub(crate) local: Pair,
-    ends: watch::Receiver<Ends>,
+    pub(crate) player: SocketPair,
+    peers: watch::Receiver<TrackPeers>,
     is_h264: bool,
 }
 
@@ -48,20 +48,21 @@ impl Track {
     /// Opens its sockets. `mirrored`: the base layer comes for it.
     pub(crate) fn open(
         shared: Rc<Shared>,
-        ends: watch::Receiver<Ends>,
-        mirrored: bool,
+        peers: watch::Receiver<TrackPeers>,
+        with_base_layer: bool,
         is_h264: bool,
     ) -> io::Result<Self> {
-        let (is_v6, player) = (shared.server.is_ipv6(), ends.borrow().player.0);
+        let (is_v6, player) = (shared.server.is_ipv6(), peers.borrow().player.0);
         let any = if is_v6 { SocketAddr::from(([0_u16; 8], 0)) } else { SocketAddr::from(([0_u8; 4], 0)) };
-        let of_base = shared.base.filter(|_| mirrored);
-        let mirror = of_base.map(|base| Pair::over(&shared.stream.second, base.is_ipv6())).transpose()?;
+        let base_media = shared.base_layer.filter(|_| with_base_layer);
+        let base_layer =
+            base_media.map(|base| SocketPair::on_link(&shared.stream.secondary, base.is_ipv6())).transpose()?;
         Ok(Self {
-            first: Pair::over(&shared.stream.first, is_v6)?,
-            second: socket(any, Some(&shared.stream.second))?,
-            mirror: mirror.map(Rc::new),
-            local: Pair::at(player)?,
-            ends,
+            primary: SocketPair::on_link(&shared.stream.primary, is_v6)?,
+            secondary: bind_udp(any, Some(&shared.stream.secondary))?,
+            base_layer: base_layer.map(Rc::new),
+            player: SocketPair::on_address(player)?,
+            peers,
             is_h264,
             shared,
         })
@@ -71,57 +72,57 @@ impl Track {
     pub(crate) async fn run(mut self) {
         let begun = tokio::time::Instant::now();
         let clock = || Instant::from_nanos(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
-        let mut merge = Merge::new(self.shared.stream.hold, self.is_h264);
-        let mut old = Counts::default();
-        let mut reports = Reports::default();
-        let mut buffers = [[0; LONGEST]; 5];
-        let base = self.shared.base.map(|base| base.ip());
+        let mut merge = StreamMerger::new(self.shared.stream.reorder_wait, self.is_h264);
+        let mut old = MergeCounts::default();
+        let mut router = RtcpRouter::default();
+        let mut buffers = [[0; MAX_DATAGRAM]; 5];
+        let base = self.shared.base_layer.map(|base| base.ip());
         loop {
             merge.tick(clock());
-            let ends = *self.ends.borrow();
+            let peers = *self.peers.borrow();
             while let Some(packet) = merge.poll() {
                 // What does not reach the player is lost, as datagrams are.
-                let _ = self.local.media.send_to(&packet, (ends.player.0, ends.player.1.0)).await;
+                let _ = self.player.media.send_to(&packet, (peers.player.0, peers.player.1.0)).await;
             }
             let counts = merge.counts();
-            let mirroring = self.mirror.as_ref().map(|_| merge.mirroring());
-            self.shared.merged(old, counts, mirroring);
+            let alignment = self.base_layer.as_ref().map(|_| merge.alignment());
+            self.shared.add_track_counts(old, counts, alignment);
             old = counts;
             let due = merge.deadline().map(|due| begun + due.since(Instant::ZERO));
-            let [media, of_base, told, asked, opened] = &mut buffers;
+            let [media, base_media, sender_rtcp, player_rtcp, player_media] = &mut buffers;
             tokio::select! {
-                Ok((length, from)) = self.first.media.recv_from(media) => {
-                    if self.is_server(from, ends) {
-                        merge.on_first(clock(), media[..length].to_vec());
+                Ok((length, from)) = self.primary.media.recv_from(media) => {
+                    if self.is_server(from, peers) {
+                        merge.on_primary(clock(), media[..length].to_vec());
                     }
                 }
-                Ok((length, from)) = receive(self.mirror.as_deref(), of_base) => {
+                Ok((length, from)) = receive(self.base_layer.as_deref(), base_media) => {
                     if Some(from.ip()) == base {
-                        merge.on_second(clock(), of_base[..length].to_vec());
+                        merge.on_base_layer(clock(), base_media[..length].to_vec());
                     }
                 }
-                Ok((length, from)) = self.first.reports.recv_from(told) => {
-                    if self.is_server(from, ends) {
-                        let _ = self.local.reports.send_to(&told[..length], (ends.player.0, ends.player.1.1)).await;
+                Ok((length, from)) = self.primary.rtcp.recv_from(sender_rtcp) => {
+                    if self.is_server(from, peers) {
+                        let _ = self.player.rtcp.send_to(&sender_rtcp[..length], (peers.player.0, peers.player.1.1)).await;
                     }
                 }
-                Ok((length, from)) = self.local.reports.recv_from(asked) => {
-                    if from.ip() == ends.player.0
-                        && let Some((ip, ports)) = ends.server
+                Ok((length, from)) = self.player.rtcp.recv_from(player_rtcp) => {
+                    if from.ip() == peers.player.0
+                        && let Some((ip, ports)) = peers.server
                     {
-                        self.report(&asked[..length], (ip, ports.1).into(), &mut reports).await;
+                        self.forward_rtcp(&player_rtcp[..length], (ip, ports.1).into(), &mut router).await;
                     }
                 }
-                Ok((length, from)) = self.local.media.recv_from(opened) => {
+                Ok((length, from)) = self.player.media.recv_from(player_media) => {
                     // Players send something there so that NAT lets media in.
-                    if from.ip() == ends.player.0
-                        && let Some((ip, ports)) = ends.server
+                    if from.ip() == peers.player.0
+                        && let Some((ip, ports)) = peers.server
                     {
-                        let _ = self.first.media.send_to(&opened[..length], (ip, ports.0)).await;
+                        let _ = self.primary.media.send_to(&player_media[..length], (ip, ports.0)).await;
                     }
                 }
-                () = until(due) => {}
-                changed = self.ends.changed() => if changed.is_err() {
+                () = sleep_until_due(due) => {}
+                changed = self.peers.changed() => if changed.is_err() {
                     return;
                 },
             }
@@ -129,37 +130,37 @@ impl Track {
     }
 
     /// A report or a command of the player.
-    async fn report(&self, bytes: &[u8], to: SocketAddr, reports: &mut Reports) {
-        let old = *reports;
-        let mut route = reports.route(bytes, true);
-        if route != Route::First && self.second.send_to(bytes, to).await.is_err() {
-            *reports = Reports { offloaded: old.offloaded, ..*reports };
-            route = Route::First;
+    async fn forward_rtcp(&self, bytes: &[u8], to: SocketAddr, router: &mut RtcpRouter) {
+        let old = *router;
+        let mut route = router.route(bytes, true);
+        if route != Route::Primary && self.secondary.send_to(bytes, to).await.is_err() {
+            *router = RtcpRouter { offloaded: old.offloaded, ..*router };
+            route = Route::Primary;
         }
-        if route != Route::Second {
-            let _ = self.first.reports.send_to(bytes, to).await;
+        if route != Route::Secondary {
+            let _ = self.primary.rtcp.send_to(bytes, to).await;
         }
-        self.shared.count(|served| {
-            served.reports += reports.reports - old.reports;
-            served.offloaded += reports.offloaded - old.offloaded;
-            served.feedback += reports.commands - old.commands;
+        self.shared.count(|stats| {
+            stats.reports += router.reports - old.reports;
+            stats.offloaded += router.offloaded - old.offloaded;
+            stats.feedback += router.feedback - old.feedback;
         });
     }
 
-    fn is_server(&self, from: SocketAddr, ends: Ends) -> bool {
-        from.ip() == self.shared.server.ip() || ends.server.is_some_and(|(ip, _)| ip == from.ip())
+    fn is_server(&self, from: SocketAddr, peers: TrackPeers) -> bool {
+        from.ip() == self.shared.server.ip() || peers.server.is_some_and(|(ip, _)| ip == from.ip())
     }
 }
 
 /// The next of the base layer; never, where there is none. Its reports are read and left.
-async fn receive(pair: Option<&Pair>, bytes: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+async fn receive(pair: Option<&SocketPair>, bytes: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
     match pair {
         Some(pair) => pair.media.recv_from(bytes).await,
         None => std::future::pending().await,
     }
 }
 
-async fn until(due: Option<tokio::time::Instant>) {
+async fn sleep_until_due(due: Option<tokio::time::Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
@@ -167,4 +168,4 @@ async fn until(due: Option<tokio::time::Instant>) {
 }
 
 /// The longest datagram that is read. chosen: above every MTU in use; RTP keeps below it.
-const LONGEST: usize = 9216;
+const MAX_DATAGRAM: usize = 9216;

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use marline_accel::Flows;
 use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
-use marline_rtp::Address;
+use marline_rtp::RtspUrl;
 
 /// The last lines of `marline accel --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -93,7 +93,7 @@ Examples:
 The server stays as it is, and no privilege is needed. What the player reports (RTCP) leaves over the second link; what it
 asks for within its session (pause, go on, end) is asked over both, and the first good answer counts. --base names a stream
 of which each packet's media is also in the first one, such as its key frames alone or its lowest layer: other encodings
-of the same picture cannot fill its holes, and `mirroring: unrelated` says so at the end.
+of the same picture cannot fill its holes, and `base_layer: unrelated` says so at the end.
 
 Exit codes: 0 stopped, 1 failed, 64 wrong usage, 69 a link or the server cannot be used.";
 
@@ -111,10 +111,10 @@ pub(super) struct RtpArgs {
     pub(super) listen: SocketAddr,
     /// The stream's base layer, asked for over the secondary link [default: none].
     #[arg(long, value_name = "URL")]
-    pub(super) base: Option<Address>,
+    pub(super) base: Option<RtspUrl>,
     /// How long media behind a hole waits for the base layer.
-    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = hold)]
-    pub(super) hold: Duration,
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = reorder_wait)]
+    pub(super) reorder_wait: Duration,
     /// Print what was done, at its end, as one JSON object.
     #[arg(long)]
     pub(super) json: bool,
@@ -123,12 +123,12 @@ pub(super) struct RtpArgs {
     pub(super) quiet: bool,
     /// The stream, as its server names it.
     #[arg(value_name = "URL")]
-    pub(super) address: Address,
+    pub(super) url: RtspUrl,
 }
 
-fn hold(s: &str) -> Result<Duration, String> {
-    let hold = marline_core::units::parse_duration(s).map_err(|error| error.to_string())?;
-    if hold > Duration::from_secs(5) { Err("no player waits for longer than 5s".into()) } else { Ok(hold) }
+fn reorder_wait(s: &str) -> Result<Duration, String> {
+    let wait = marline_core::units::parse_duration(s).map_err(|error| error.to_string())?;
+    if wait > Duration::from_secs(5) { Err("no player waits for longer than 5s".into()) } else { Ok(wait) }
 }
 
 /// What a keeper is told by the run that starts it.

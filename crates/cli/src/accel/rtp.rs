@@ -4,7 +4,7 @@
 //!
 //! Nothing of this machine is changed, so that nothing has to be put back.
 
-use marline_rtp::{Front, RtpError, Served, Stream};
+use marline_rtp::{RtpError, RtpStats, RtspListener, StreamOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RtpArgs;
@@ -15,60 +15,60 @@ use crate::hangup::Hangup;
 
 /// Serves players until stopped.
 pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
-    let stream = Stream {
+    let stream = StreamOptions {
         listen: args.listen,
-        first: args.primary,
-        second: args.secondary,
-        address: args.address,
-        base: args.base,
-        hold: args.hold,
+        primary: args.primary,
+        secondary: args.secondary,
+        url: args.url,
+        base_layer: args.base,
+        reorder_wait: args.reorder_wait,
     };
     confine(Daemon::Proxy);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
-    let (first, second) = (stream.first.clone(), stream.second.clone());
-    let served = tokio::task::LocalSet::new().block_on(&runtime, async move {
+    let (primary, secondary) = (stream.primary.clone(), stream.secondary.clone());
+    let stats = tokio::task::LocalSet::new().block_on(&runtime, async move {
         let mut signals = Vec::new();
         for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
             signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
         }
         let hangup = Hangup::caught()?;
-        let front = Front::open(stream, say).await.map_err(exit)?;
+        let listener = RtspListener::open(stream, say).await.map_err(exit)?;
         if !args.quiet {
             say(&format!(
-                "play {} (RTP over UDP); media over {first}, reports over {second}; Ctrl-C stops it",
-                front.address()
+                "play {} (RTP over UDP); media over {primary}, reports over {secondary}; Ctrl-C stops it",
+                listener.url()
             ));
         }
         tokio::select! {
-            () = front.run() => {}
+            () = listener.run() => {}
             never = hangup.changes_nothing(args.quiet) => match never {},
             () = std::future::poll_fn(|cx| {
                 let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
                 if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
         }
-        front.close().await;
-        Ok::<Served, Exit>(front.served())
+        listener.close().await;
+        Ok::<RtpStats, Exit>(listener.stats())
     })?;
     if args.json {
-        return print(&json_of(&served)?);
+        return print(&json_of(&stats)?);
     }
     if !args.quiet {
-        say(&summary(&served));
+        say(&summary(&stats));
     }
     Ok(())
 }
 
 /// What was done, in a line.
-fn summary(served: &Served) -> String {
-    let Served { requests, doubled, reports, offloaded, feedback, media, filled, lost, .. } = served;
-    let base = match served.mirroring {
+fn summary(stats: &RtpStats) -> String {
+    let RtpStats { requests, duplicated, reports, offloaded, feedback, media, filled, lost, .. } = stats;
+    let base = match stats.base_layer {
         "off" => String::new(),
-        how => format!("; base layer {how}: {} packets, {filled} of them filled holes", served.base_media),
+        how => format!("; base layer {how}: {} packets, {filled} of them filled holes", stats.base_media),
     };
     format!(
-        "{requests} requests, {doubled} over both links; {reports} reports, {offloaded} over the second link alone; \
+        "{requests} requests, {duplicated} over both links; {reports} reports, {offloaded} over the second link alone; \
          {feedback} commands by RTCP; {media} packets of media, {lost} missing{base}"
     )
 }
@@ -76,9 +76,9 @@ fn summary(served: &Served) -> String {
 /// How errors of a stream end the process.
 fn exit(error: RtpError) -> Exit {
     let code = match &error {
-        RtpError::Wrong(_) => Exit::USAGE,
+        RtpError::Usage(_) => Exit::USAGE,
         RtpError::Link(_) => Exit::NETWORK,
-        RtpError::Unfit(_) => Exit::FAILED,
+        RtpError::Listen(_) => Exit::FAILED,
     };
     Exit::new(code, error.to_string())
 }
@@ -89,9 +89,9 @@ mod tests {
 
     #[test]
     fn a_base_layer_that_is_not_asked_for_is_not_spoken_of() {
-        let off = Served { mirroring: "off", media: 7, ..Served::default() };
+        let off = RtpStats { base_layer: "off", media: 7, ..RtpStats::default() };
         assert!(summary(&off).ends_with("7 packets of media, 0 missing"));
-        let on = Served { mirroring: "aligned", filled: 3, base_media: 9, ..off };
+        let on = RtpStats { base_layer: "aligned", filled: 3, base_media: 9, ..off };
         assert!(summary(&on).ends_with("; base layer aligned: 9 packets, 3 of them filled holes"));
     }
 }

@@ -9,43 +9,43 @@
 
 /// Over which of both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Line {
+pub enum LinkRole {
     /// The first link.
-    First,
+    Primary,
     /// The second link.
-    Second,
+    Secondary,
 }
 
 /// What was asked and has no answer yet. `A` is an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Asked<A> {
-    first: bool,
-    second: bool,
-    refusal: Option<A>,
+pub struct DuplicatedRequest<R> {
+    primary: bool,
+    secondary: bool,
+    refusal: Option<R>,
 }
 
-impl<A> Asked<A> {
+impl<R> DuplicatedRequest<R> {
     /// Asked over these.
-    pub const fn over(first: bool, second: bool) -> Self {
-        Self { first, second, refusal: None }
+    pub const fn new(primary: bool, secondary: bool) -> Self {
+        Self { primary, secondary, refusal: None }
     }
 
     /// An answer has come; what is to be passed on. Nothing more may be told after that.
-    pub fn answered(&mut self, line: Line, is_good: bool, answer: A) -> Option<A> {
+    pub fn on_response(&mut self, link: LinkRole, is_good: bool, response: R) -> Option<R> {
         if is_good {
-            return Some(answer);
+            return Some(response);
         }
-        self.refusal.get_or_insert(answer);
-        self.gone(line)
+        self.refusal.get_or_insert(response);
+        self.on_link_lost(link)
     }
 
     /// No answer will come over this one, or not in time; what is to be passed on.
-    pub fn gone(&mut self, line: Line) -> Option<A> {
-        match line {
-            Line::First => self.first = false,
-            Line::Second => self.second = false,
+    pub fn on_link_lost(&mut self, link: LinkRole) -> Option<R> {
+        match link {
+            LinkRole::Primary => self.primary = false,
+            LinkRole::Secondary => self.secondary = false,
         }
-        if self.is_hopeless() { self.refusal.take() } else { None }
+        if self.is_unanswerable() { self.refusal.take() } else { None }
     }
 
     /// Whether one has refused it, and it waits for the other.
@@ -54,8 +54,8 @@ impl<A> Asked<A> {
     }
 
     /// Whether nobody can answer any more.
-    pub const fn is_hopeless(&self) -> bool {
-        !self.first && !self.second
+    pub const fn is_unanswerable(&self) -> bool {
+        !self.primary && !self.secondary
     }
 }
 
@@ -65,28 +65,28 @@ mod tests {
 
     #[test]
     fn the_first_good_answer_counts() {
-        assert_eq!(Asked::over(true, true).answered(Line::Second, true, 200), Some(200));
+        assert_eq!(DuplicatedRequest::new(true, true).on_response(LinkRole::Secondary, true, 200), Some(200));
     }
 
     #[test]
     fn a_refusal_waits_for_the_other() {
-        let mut asked = Asked::over(true, true);
-        assert_eq!(asked.answered(Line::First, false, 454), None);
-        assert_eq!(asked.answered(Line::Second, true, 200), Some(200));
-        let mut asked = Asked::over(true, true);
-        assert_eq!(asked.answered(Line::First, false, 454), None);
-        assert_eq!(asked.answered(Line::Second, false, 500), Some(454), "what was refused first");
-        let mut alone = Asked::over(true, false);
-        assert_eq!(alone.answered(Line::First, false, 404), Some(404));
+        let mut request = DuplicatedRequest::new(true, true);
+        assert_eq!(request.on_response(LinkRole::Primary, false, 454), None);
+        assert_eq!(request.on_response(LinkRole::Secondary, true, 200), Some(200));
+        let mut request = DuplicatedRequest::new(true, true);
+        assert_eq!(request.on_response(LinkRole::Primary, false, 454), None);
+        assert_eq!(request.on_response(LinkRole::Secondary, false, 500), Some(454), "the refusal that came first");
+        let mut alone = DuplicatedRequest::new(true, false);
+        assert_eq!(alone.on_response(LinkRole::Primary, false, 404), Some(404));
     }
 
     #[test]
     fn a_line_that_is_gone_answers_nothing() {
-        let mut asked = Asked::over(true, true);
-        assert_eq!((asked.gone(Line::First), asked.is_hopeless()), (None, false));
-        assert_eq!(asked.answered(Line::Second, false, 454), Some(454));
-        let mut asked: Asked<u16> = Asked::over(true, true);
-        asked.gone(Line::First);
-        assert_eq!((asked.gone(Line::Second), asked.is_hopeless()), (None, true));
+        let mut request = DuplicatedRequest::new(true, true);
+        assert_eq!((request.on_link_lost(LinkRole::Primary), request.is_unanswerable()), (None, false));
+        assert_eq!(request.on_response(LinkRole::Secondary, false, 454), Some(454));
+        let mut request: DuplicatedRequest<u16> = DuplicatedRequest::new(true, true);
+        request.on_link_lost(LinkRole::Primary);
+        assert_eq!((request.on_link_lost(LinkRole::Secondary), request.is_unanswerable()), (None, true));
     }
 }

@@ -3,4 +3,6 @@
 pub mod rtcp;
 pub mod rtp;
 pub mod rtsp;
-pub mod transport;
+pub mod rtsp_transport;
+pub mod sdp;
+pub mod url_rewrite;

@@ -9,21 +9,21 @@
 
 /// One datagram of RTCP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Compound<'a>(&'a [u8]);
+pub struct RtcpCompound<'a>(&'a [u8]);
 
 /// Types of packets that report (IANA's list of RTCP control packet types): senders, receivers, descriptions, extended.
 const REPORTING: [u8; 4] = [200, 201, 202, 207];
 
 /// The lowest and the highest type that are known (RFC 5761 §4 keeps more free; nobody sends them).
-const TYPES: core::ops::RangeInclusive<u8> = 200..=213;
+const TYPES: std::ops::RangeInclusive<u8> = 200..=213;
 
-impl<'a> Compound<'a> {
+impl<'a> RtcpCompound<'a> {
     /// None: it is no RTCP.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let [first, kind, l0, l1] = *rest.first_chunk::<4>()?;
-            if first >> 6 != 2 || !TYPES.contains(&kind) {
+            let [first, packet_type, l0, l1] = *rest.first_chunk::<4>()?;
+            if first >> 6 != 2 || !TYPES.contains(&packet_type) {
                 return None;
             }
             rest = rest.get((usize::from(u16::from_be_bytes([l0, l1])) + 1) * 4..)?;
@@ -32,25 +32,24 @@ impl<'a> Compound<'a> {
     }
 
     /// The types of its packets, in their order.
-    pub fn kinds(self) -> impl Iterator<Item = u8> + 'a {
+    pub fn packet_types(self) -> impl Iterator<Item = u8> + 'a {
         let mut rest = self.0;
-        core::iter::from_fn(move || {
-            let [_, kind, l0, l1] = *rest.first_chunk::<4>()?;
+        std::iter::from_fn(move || {
+            let [_, packet_type, l0, l1] = *rest.first_chunk::<4>()?;
             rest = rest.get((usize::from(u16::from_be_bytes([l0, l1])) + 1) * 4..).unwrap_or(&[]);
-            Some(kind)
+            Some(packet_type)
         })
     }
 
     /// Whether nothing but reports is in it.
     pub fn is_report(self) -> bool {
-        self.kinds().all(|kind| REPORTING.contains(&kind))
+        self.packet_types().all(|packet_type| REPORTING.contains(&packet_type))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
 
     const RR: [u8; 8] = [0x80, 201, 0, 1, 1, 2, 3, 4];
     const PLI: [u8; 12] = [0x81, 206, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -58,24 +57,24 @@ mod tests {
     #[test]
     fn reports_and_what_asks_are_told_apart() {
         let report: Vec<u8> = [&RR[..], &[0x81, 202, 0, 2, 1, 2, 3, 4, 1, 1, b'a', 0]].concat();
-        assert!(Compound::parse(&report).unwrap().is_report());
+        assert!(RtcpCompound::parse(&report).unwrap().is_report());
         let asks = [&RR[..], &PLI].concat();
-        let asks = Compound::parse(&asks).unwrap();
+        let asks = RtcpCompound::parse(&asks).unwrap();
         assert!(!asks.is_report());
-        assert_eq!(asks.kinds().collect::<Vec<_>>(), [201, 206]);
-        assert!(!Compound::parse(&[0x81, 203, 0, 1, 1, 2, 3, 4]).unwrap().is_report());
+        assert_eq!(asks.packet_types().collect::<Vec<_>>(), [201, 206]);
+        assert!(!RtcpCompound::parse(&[0x81, 203, 0, 1, 1, 2, 3, 4]).unwrap().is_report());
     }
 
     #[test]
     fn lengths_make_up_the_whole() {
         let whole = [&RR[..], &PLI].concat();
         for end in (0..whole.len()).filter(|end| *end != RR.len()) {
-            assert_eq!(Compound::parse(&whole[..end]), None, "cut at {end}");
+            assert_eq!(RtcpCompound::parse(&whole[..end]), None, "cut at {end}");
         }
         let mut other = RR;
         for first in [0x40, 0x00, 0xc0] {
             other[0] = first;
-            assert_eq!(Compound::parse(&other), None);
+            assert_eq!(RtcpCompound::parse(&other), None);
         }
     }
 }

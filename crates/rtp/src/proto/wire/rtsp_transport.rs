@@ -1,0 +1,97 @@
+//! RTSP's Transport header (RFC 2326 §12.39): where media goes.
+
+/// Two ports, for media and for its reports.
+pub type PortPair = (u16, u16);
+
+/// One way of transport that both can do: RTP over UDP, to one receiver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Transport {
+    /// As it was written: `RTP/AVP`, `RTP/AVPF`, perhaps with `/UDP`.
+    pub profile: String,
+    /// The receiver's ports.
+    pub client: PortPair,
+    /// The sender's.
+    pub server: Option<PortPair>,
+    /// The sender's address, where it is not the server's.
+    pub source: Option<String>,
+}
+
+impl Transport {
+    /// The first way of a header that is one; none: only other ways are in it.
+    pub fn parse(header: &str) -> Option<Self> {
+        header.split(',').find_map(Self::parse_spec)
+    }
+
+    fn parse_spec(spec: &str) -> Option<Self> {
+        let mut params = spec.split(';').map(str::trim);
+        let profile = params.next()?;
+        let plain = profile.strip_suffix("/UDP").unwrap_or(profile);
+        if !matches!(plain, "RTP/AVP" | "RTP/AVPF") {
+            return None;
+        }
+        let (mut client, mut server, mut source) = (None, None, None);
+        for param in params {
+            match param.split_once('=') {
+                Some(("client_port", value)) => client = Some(port_pair(value)?),
+                Some(("server_port", value)) => server = Some(port_pair(value)?),
+                Some(("source", value)) => source = Some(value.to_owned()),
+                None if param == "multicast" => return None,
+                _ => {}
+            }
+        }
+        Some(Self { profile: profile.to_owned(), client: client?, server, source })
+    }
+
+    /// As a header, with these ports; without the sender's in a request.
+    pub fn to_header(&self, client: PortPair, server: Option<PortPair>) -> String {
+        let mut text = format!("{};unicast;client_port={}-{}", self.profile, client.0, client.1);
+        if let Some((media, reports)) = server {
+            text += &format!(";server_port={media}-{reports}");
+        }
+        text
+    }
+}
+
+/// `5000-5001`, or the first alone.
+fn port_pair(text: &str) -> Option<PortPair> {
+    let (first, second) = match text.split_once('-') {
+        Some((first, second)) => (first.parse().ok()?, second.parse().ok()?),
+        None => (text.parse().ok()?, text.parse::<u16>().ok()?.checked_add(1)?),
+    };
+    (first != 0 && second != 0).then_some((first, second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_way_over_udp_is_taken() {
+        let header = "RTP/AVP/TCP;unicast;interleaved=0-1,RTP/AVP/UDP;unicast;client_port=5000-5001;mode=play";
+        let transport = Transport::parse(header).unwrap();
+        assert_eq!((transport.client, transport.server), ((5000, 5001), None));
+        assert_eq!(
+            transport.to_header((7, 8), Some((9, 10))),
+            "RTP/AVP/UDP;unicast;client_port=7-8;server_port=9-10"
+        );
+        let answer =
+            Transport::parse("RTP/AVP;unicast;source=10.0.0.9;client_port=7-8;server_port=90;ssrc=1").unwrap();
+        assert_eq!((answer.server, answer.source.as_deref()), (Some((90, 91)), Some("10.0.0.9")));
+    }
+
+    #[test]
+    fn other_ways_are_none() {
+        for header in [
+            "",
+            "RTP/AVP/TCP;unicast;interleaved=0-1",
+            "RTP/AVP;multicast;client_port=1-2",
+            "RTP/SAVP;unicast;client_port=1-2",
+            "RTP/AVP;unicast",
+            "RTP/AVP;client_port=70000-70001",
+            "RTP/AVP;client_port=65535",
+            "RTP/AVP;client_port=0-1",
+        ] {
+            assert_eq!(Transport::parse(header), None, "{header}");
+        }
+    }
+}
