@@ -5,7 +5,7 @@ use marline_rtp::proto::rtsp::{MAX_BODY, MAX_HEAD, Message, is_repeatable};
 use marline_rtp::proto::rtsp_transport::Transport;
 use marline_rtp::proto::sdp::{control_url, first_video_track};
 use marline_rtp::proto::url_rewrite::replace_authority;
-use marline_rtp::proto::{RtcpCompound, RtcpRouter, RtpPacket, StreamMerger};
+use marline_rtp::proto::{RtcpKind, RtcpRouter, RtpPacket, StreamMerger};
 
 use crate::bytes::Bytes;
 
@@ -50,7 +50,7 @@ pub fn merge(bytes: &[u8]) {
         let length = usize::from(decisions.u16() % 300);
         let packet = decisions.take(length).to_vec();
         router.route(&packet, how & 4 != 0);
-        assert!(RtcpCompound::parse(&packet).is_none() || RtpPacket::parse(&packet).is_none(), "one of both");
+        assert!(RtcpKind::parse(&packet).is_none() || RtpPacket::parse(&packet).is_none(), "one of both");
         now += Duration::from_millis(wait);
         while let Some(due) = merge.deadline().filter(|due| *due <= now) {
             merge.tick(due);

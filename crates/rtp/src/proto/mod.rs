@@ -21,6 +21,6 @@ pub mod wire;
 pub use duplicate_request::{DuplicatedRequest, LinkRole};
 pub use merge::{AlignmentState, Layer, MergeCounts, StreamMerger};
 pub use rtcp_router::{Route, RtcpRouter};
-pub use wire::rtcp::RtcpCompound;
+pub use wire::rtcp::RtcpKind;
 pub use wire::rtp::RtpPacket;
 pub use wire::{rtsp, rtsp_transport, sdp, url_rewrite};

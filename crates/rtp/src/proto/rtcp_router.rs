@@ -1,58 +1,60 @@
-//! Which link a receiver's RTCP leaves by (Super-aggregation §5.1.1, §5.1.2).
+//! RTCP routing: which link each RTCP datagram of the player takes (Super-aggregation sections 5.1.1 and 5.1.2).
 //!
-//! In: datagrams of RTCP from the player. Out: a route for each.
-//!
-//! 1. Reports go over the second link. One of [`BOTH_EVERY`] goes over the first as well: it keeps the first link's NAT open, and a
-//!    server that knows a receiver by its address (and not, as RFC 3550 §8 has it, by its SSRC) still hears from it.
-//! 2. Feedback and all else that is said once goes over both: hearing it twice does no harm (RFC 4585 §3.4 has receivers
-//!    repeat it).
-//! 3. Without a second link, or with one that does not take packets, everything goes over the first.
+//! - Reports take the secondary link, so that they continue during an outage of the primary link and do not compete with its
+//!   media. One report in [`BOTH_EVERY`] also takes the primary link: it keeps the NAT mapping of the primary link open, and it
+//!   reaches servers that identify a receiver by address rather than by SSRC (RFC 3550 section 8).
+//! - Feedback and everything else that is sent once takes both links. Duplicates do no harm, since receivers may repeat feedback
+//!   anyway (RFC 4585 section 3.4).
+//! - Datagrams that are not RTCP, and all datagrams while no secondary link is available, take the primary link.
 
-use super::wire::rtcp::RtcpCompound;
+use super::wire::rtcp::RtcpKind;
 
-/// Of so many reports one goes over the first link, too. chosen: with a report each five seconds (RFC 3550 §6.2) the first
-/// link brings one in twenty seconds, in time for NAT (30 s, RFC 4787 §4.3 as deployed) and servers (60 s, RFC 2326 §12.37).
+/// One report in this many takes both links. With a report every five seconds (RFC 3550 section 6.2) the primary link carries one
+/// every twenty seconds. NAT mappings live 30 s or longer in practice (RFC 4787 section 4.3), and RTSP sessions 60 s (RFC 2326
+/// section 12.37).
 const BOTH_EVERY: u64 = 4;
 
-/// Over which links.
+/// The links that a datagram takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
-    /// The first link.
+    /// The primary link alone.
     Primary,
-    /// The second link.
+    /// The secondary link alone.
     Secondary,
-    /// Both.
+    /// One copy over each link.
     Both,
 }
 
-/// Says where each goes, and counts.
+/// Chooses the route of each RTCP datagram and counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RtcpRouter {
-    /// Reports so far.
+    /// Datagrams that contained only reports.
     pub reports: u64,
-    /// Of these, such that only the second link carried.
+    /// Of these, the ones that only the secondary link carried.
     pub offloaded: u64,
-    /// Feedback and the like: sent twice.
+    /// Datagrams with feedback or other packets that are sent once.
     pub feedback: u64,
-    /// Not understood, and sent over the first link as it came.
+    /// Datagrams that are not valid RTCP.
     pub unparsed: u64,
 }
 
 impl RtcpRouter {
-    /// Where this goes. `second`: there is a second link that takes packets now.
+    /// Returns the route of one datagram. `has_secondary` says whether the secondary link accepts packets now.
     pub fn route(&mut self, bytes: &[u8], has_secondary: bool) -> Route {
-        let Some(compound) = RtcpCompound::parse(bytes) else {
+        let Some(kind) = RtcpKind::parse(bytes) else {
             self.unparsed += 1;
             return Route::Primary;
         };
-        let is_report = compound.is_report();
-        *if is_report { &mut self.reports } else { &mut self.feedback } += 1;
-        match (has_secondary, is_report) {
+        *match kind {
+            RtcpKind::Report => &mut self.reports,
+            RtcpKind::Feedback => &mut self.feedback,
+        } += 1;
+        match (has_secondary, kind) {
             (false, _) => Route::Primary,
-            (true, false) => Route::Both,
-            // The first of all, too: a server may want to know the address before anything else.
-            (true, true) if self.reports % BOTH_EVERY == 1 => Route::Both,
-            (true, true) => {
+            (true, RtcpKind::Feedback) => Route::Both,
+            // Includes the very first report: some servers learn the receiver's address from it.
+            (true, RtcpKind::Report) if self.reports % BOTH_EVERY == 1 => Route::Both,
+            (true, RtcpKind::Report) => {
                 self.offloaded += 1;
                 Route::Secondary
             }
@@ -68,7 +70,7 @@ mod tests {
     const BYE: [u8; 8] = [0x81, 203, 0, 1, 1, 2, 3, 4];
 
     #[test]
-    fn reports_leave_over_the_second_link_and_now_and_then_over_both() {
+    fn reports_take_the_secondary_link_and_one_in_four_takes_both() {
         let mut router = RtcpRouter::default();
         let routes: Vec<Route> = (0..6).map(|_| router.route(&RR, true)).collect();
         use Route::{Both, Secondary};
@@ -77,14 +79,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_once_is_sent_twice() {
+    fn feedback_takes_both_links() {
         let mut router = RtcpRouter::default();
         assert_eq!(router.route(&BYE, true), Route::Both);
         assert_eq!(router.feedback, 1);
     }
 
     #[test]
-    fn without_a_second_link_everything_goes_over_the_first() {
+    fn without_a_secondary_link_everything_takes_the_primary() {
         let mut router = RtcpRouter::default();
         for bytes in [&RR, &BYE] {
             assert_eq!(router.route(bytes, false), Route::Primary);

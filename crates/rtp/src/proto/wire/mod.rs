@@ -1,4 +1,4 @@
-//! Wire formats of a stream: RTP, RTCP, RTSP messages, the Transport header and session descriptions.
+//! Wire formats: RTP and RTCP packets, RTSP messages and their Transport header, session descriptions, URLs in texts.
 
 pub mod rtcp;
 pub mod rtp;

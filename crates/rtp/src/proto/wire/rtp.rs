@@ -1,69 +1,65 @@
-//! A packet of RTP, read where it lies (RFC 3550 §5.1).
+//! RTP packets (RFC 3550 section 5.1): the header fields that merging needs, read and rewritten in place.
 //!
-//! In: the payload of one datagram. Out: a view, or nothing; or the same packet under another number, time and source.
+//! [`rtp_types`] parses and checks the header, its extension and the padding. This module adds the two things that the library
+//! leaves out: it rejects RTCP packets that arrive on the same port, and it returns the payload with the lifetime of the
+//! datagram.
 
-/// One packet of RTP.
+use rtp_types::RtpPacketMut;
+
+/// Header fields and payload of one RTP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtpPacket<'a> {
-    /// The last packet of a frame of video, by most profiles.
+    /// Set on the last packet of a video frame by most profiles.
     pub marker: bool,
-    /// What kind of payload (7 bits).
+    /// Payload type, 7 bits; the session description maps it to a codec.
     pub payload_type: u8,
-    /// Goes up by one with each packet, and goes round.
+    /// Sequence number. It grows by one with each packet and wraps.
     pub seq: u16,
-    /// When its content is due, in the clock of the payload's kind; goes round.
+    /// Presentation time in units of the codec's clock rate. It wraps.
     pub timestamp: u32,
-    /// Who sends (SSRC).
+    /// Synchronization source: identifies the sender within a session.
     pub ssrc: u32,
-    /// The media, without the header's extensions and the padding.
+    /// The media, without header extension and padding.
     pub payload: &'a [u8],
 }
 
 impl<'a> RtpPacket<'a> {
-    /// None: it is no packet of RTP.
+    /// Parses one datagram. Returns `None` if it is not an RTP packet.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let fixed = bytes.first_chunk::<HEADER>()?;
-        let [first, second, n0, n1, t0, t1, t2, t3, s0, s1, s2, s3] = *fixed;
-        // Types of RTCP lie where a packet with a marker has kinds 64 to 95 (RFC 5761 §4).
-        if first >> 6 != 2 || (192..=223).contains(&second) {
+        // RTCP packet types occupy the values of an RTP packet with marker and payload type 64 to 95 (RFC 5761 section 4).
+        if bytes.get(1).is_none_or(|second| RTCP_TYPES.contains(second)) {
             return None;
         }
-        let mut rest = bytes.get(HEADER + usize::from(first & 0xf) * 4..)?;
-        if first & 0x10 != 0 {
-            let [_, _, l0, l1] = *rest.first_chunk::<4>()?;
-            rest = rest.get(4 + usize::from(u16::from_be_bytes([l0, l1])) * 4..)?;
-        }
-        if first & 0x20 != 0 {
-            let padding = usize::from(*rest.last()?);
-            let length = rest.len().checked_sub(padding).filter(|_| padding > 0)?;
-            rest = rest.get(..length)?;
-        }
+        let packet = rtp_types::RtpPacket::parse(bytes).ok()?;
         Some(Self {
-            marker: second & 0x80 != 0,
-            payload_type: second & 0x7f,
-            seq: u16::from_be_bytes([n0, n1]),
-            timestamp: u32::from_be_bytes([t0, t1, t2, t3]),
-            ssrc: u32::from_be_bytes([s0, s1, s2, s3]),
-            payload: rest,
+            marker: packet.marker_bit(),
+            payload_type: packet.payload_type(),
+            seq: packet.sequence_number(),
+            timestamp: packet.timestamp(),
+            ssrc: packet.ssrc(),
+            payload: bytes.get(packet.payload_offset()..)?.get(..packet.payload_len())?,
         })
     }
 
-    /// Writes another kind, number, time and source into a packet; false: it is none, and stays as it was.
+    /// Writes payload type, sequence number, timestamp and SSRC into a packet. Returns `false`, and changes nothing, if the bytes
+    /// are not an RTP packet.
     pub fn rewrite_header(bytes: &mut [u8], payload_type: u8, seq: u16, timestamp: u32, ssrc: u32) -> bool {
         if RtpPacket::parse(bytes).is_none() {
             return false;
         }
-        let Some(fixed) = bytes.first_chunk_mut::<HEADER>() else { return false };
-        fixed[1] = fixed[1] & 0x80 | payload_type & 0x7f;
-        fixed[2..4].copy_from_slice(&seq.to_be_bytes());
-        fixed[4..8].copy_from_slice(&timestamp.to_be_bytes());
-        fixed[8..12].copy_from_slice(&ssrc.to_be_bytes());
+        let Ok(mut packet) = RtpPacketMut::parse(bytes) else { return false };
+        if packet.set_payload_type(payload_type).is_err() {
+            return false;
+        }
+        packet.set_sequence_number(seq);
+        packet.set_timestamp(timestamp);
+        packet.set_ssrc(ssrc);
         true
     }
 }
 
-/// What each packet has.
-const HEADER: usize = 12;
+/// Values of the second byte that RFC 5761 reserves for RTCP.
+const RTCP_TYPES: std::ops::RangeInclusive<u8> = 192..=223;
 
 #[cfg(test)]
 mod tests {
@@ -72,14 +68,14 @@ mod tests {
     const PLAIN: [u8; 14] = [0x80, 0xe0, 0, 7, 0, 0, 1, 0, 0xaa, 0xbb, 0xcc, 0xdd, 1, 2];
 
     #[test]
-    fn a_header_has_its_fields() {
+    fn header_fields_are_read() {
         let rtp = RtpPacket::parse(&PLAIN).unwrap();
         assert_eq!((rtp.marker, rtp.payload_type, rtp.seq, rtp.timestamp), (true, 96, 7, 256));
         assert_eq!((rtp.ssrc, rtp.payload), (0xaabb_ccdd, &[1, 2][..]));
     }
 
     #[test]
-    fn sources_an_extension_and_padding_are_left_out() {
+    fn the_payload_excludes_contributing_sources_extension_and_padding() {
         let mut bytes = PLAIN.to_vec();
         bytes[0] = 0xb1;
         bytes.truncate(12);
@@ -95,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_no_media() {
+    fn rtcp_packets_are_rejected() {
         let mut bytes = PLAIN;
         for packet_type in [200, 201, 205, 206] {
             bytes[1] = packet_type;
@@ -104,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn another_label_leaves_the_rest() {
+    fn rewriting_the_header_keeps_marker_and_payload() {
         let mut bytes: Vec<u8> = PLAIN.to_vec();
         assert!(RtpPacket::rewrite_header(&mut bytes, 97, 8, 9, 10));
         let rtp = RtpPacket::parse(&bytes).unwrap();

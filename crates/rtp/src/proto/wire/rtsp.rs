@@ -1,48 +1,53 @@
-//! Messages of RTSP 1.0 (RFC 2326 §4 to §7), as far as somebody between a player and a server needs them.
+//! RTSP 1.0 messages (RFC 2326 sections 4 to 7), as far as a proxy between player and server needs them.
 //!
-//! In: bytes of a connection. Out: whole messages, one after another, and their bytes again.
+//! [`Message::parse`] cuts a byte stream into whole messages; [`Message::to_bytes`] writes them again. Head and body have bounds, so
+//! that a peer cannot make this process buffer more. Headers keep their order, repetitions and text, and unknown ones pass.
 //!
-//! 1. A message is whole or not there yet; what can never become one is a [`ParseError`].
-//! 2. Heads and bodies have bounds, so that nobody makes us keep more.
-//! 3. Headers keep their order and their text; what is not known passes.
+//! The crate `rtsp-types` (0.1.3) was measured and not used, because a proxy must forward what it does not understand:
+//! - It parses the request URI by the rules of browsers and writes the normalized one: `rtsp://cam/a|b/../c` is sent on as
+//!   `rtsp://cam/c`, and a digest (RFC 2617) over the player's URI no longer matches. Paths without a host are errors.
+//! - It sorts headers by name and joins repeated ones with commas. A server that offers Digest and Basic in two `WWW-Authenticate`
+//!   headers then offers one list that many players cannot read, and contradicting `Content-Length` headers pass.
+//! - A bare line feed is part of a header's value, which lets a peer hide a header from us that a tolerant server obeys.
+//! - It has no bound on the size of head and body.
 
-/// The longest head. chosen: as HTTP servers have it.
+/// Longest head in bytes: the limit that HTTP servers use.
 pub const MAX_HEAD: usize = 16 << 10;
-/// The longest body. chosen: many times a description of a session.
+/// Longest body in bytes: many times the size of a session description.
 pub const MAX_BODY: usize = 64 << 10;
 
-/// A request or an answer.
+/// A request or a response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// Its first line.
+    /// Request line or status line, without the line end.
     pub start_line: String,
-    /// Names and values.
+    /// Names and values in the order of the message; values without surrounding blanks.
     pub headers: Vec<(String, String)>,
-    /// What follows the head.
+    /// The bytes after the head, as many as `Content-Length` says.
     pub body: Vec<u8>,
 }
 
-/// Why bytes are no message.
+/// Why a byte stream can never become a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseError {
-    /// Media within the connection (RFC 2326 §10.12).
-    #[error("it carries media within the connection (interleaved)")]
+    /// Media interleaved with messages on the RTSP connection (RFC 2326 section 10.12).
+    #[error("media interleaved on the RTSP connection is not supported; use RTP over UDP")]
     Interleaved,
     /// Longer than [`MAX_HEAD`] or [`MAX_BODY`].
-    #[error("a message is too long")]
+    #[error("an RTSP message exceeds 16 KiB of headers or 64 KiB of content")]
     TooLong,
-    /// Anything else.
-    #[error("it does not speak RTSP/1.0")]
+    /// Not RTSP 1.0.
+    #[error("the bytes received are not RTSP/1.0")]
     Malformed,
 }
 
 impl Message {
-    /// The first message of these bytes and how many of them it takes; none: more is to come.
+    /// Parses the first message. Returns it with the number of bytes it took, or `None` if the message is still incomplete.
     ///
     /// # Errors
-    /// It can never become one.
+    /// If no further bytes can make this a message.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
-        // Empty lines before a message are passed over (RFC 2326 §4, as in HTTP).
+        // Empty lines before a message are skipped (RFC 2326 section 4, as in HTTP).
         let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let rest = bytes.get(blank..).unwrap_or_default();
         if rest.first() == Some(&b'$') {
@@ -54,7 +59,7 @@ impl Message {
         let text = rest.get(..head).and_then(|head| std::str::from_utf8(head).ok()).ok_or(ParseError::Malformed)?;
         let mut lines = text.split("\r\n");
         let start_line = lines.next().unwrap_or_default().to_owned();
-        // A line's end that only some see would hide a header from others.
+        // Some parsers treat a lone CR or LF as a line end: a header behind it would exist for them and not for us.
         let is_line = |line: &str| !line.contains(['\r', '\n', '\0']);
         if !text.split("\r\n").all(is_line)
             || !(start_line.starts_with("RTSP/1.0 ") || start_line.ends_with(" RTSP/1.0"))
@@ -77,41 +82,41 @@ impl Message {
         Ok(Some((message, blank + head + 4 + length)))
     }
 
-    /// A request.
+    /// Creates a request without headers.
     pub fn request(method: &str, uri: &str) -> Self {
         Self { start_line: format!("{method} {uri} RTSP/1.0"), headers: Vec::new(), body: Vec::new() }
     }
 
-    /// An answer of our own to the request with this number.
+    /// Creates a response to the request with this `CSeq`.
     pub fn response(status: u16, reason: &str, cseq: &str) -> Self {
         let headers = vec![("CSeq".to_owned(), cseq.to_owned())];
         Self { start_line: format!("RTSP/1.0 {status} {reason}"), headers, body: Vec::new() }
     }
 
-    /// What a request asks for; none: it is an answer.
+    /// The method of a request, or `None` for a response.
     pub fn method(&self) -> Option<&str> {
         let mut words = self.start_line.split(' ');
         let method = words.next().filter(|method| !method.is_empty() && *method != "RTSP/1.0")?;
         (words.clone().count() == 2 && words.next_back() == Some("RTSP/1.0")).then_some(method)
     }
 
-    /// What a request is about.
+    /// The URI of a request.
     pub fn uri(&self) -> Option<&str> {
         self.method().and_then(|_| self.start_line.split(' ').nth(1))
     }
 
-    /// Of an answer.
+    /// The status code of a response, 100 to 599.
     pub fn status(&self) -> Option<u16> {
         let word = self.start_line.strip_prefix("RTSP/1.0 ")?.split(' ').next()?;
         word.parse().ok().filter(|status| (100..600).contains(status))
     }
 
-    /// The first header of this name, however it is written.
+    /// The first header of this name. Case does not matter.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// Sets a header, in place of all of its name.
+    /// Sets a header. It replaces all headers of this name, at the position of the first one.
     pub fn set_header(&mut self, name: &str, value: &str) {
         let at = self.headers.iter().position(|(other, _)| other.eq_ignore_ascii_case(name));
         self.headers.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
@@ -119,17 +124,17 @@ impl Message {
         self.headers.insert(at, (name.to_owned(), value.to_owned()));
     }
 
-    /// The number that an answer repeats.
+    /// The sequence number, which a response repeats from its request.
     pub fn cseq(&self) -> Option<&str> {
         self.header("CSeq")
     }
 
-    /// The session's name, without what stands behind it.
+    /// The session identifier, without parameters such as the timeout.
     pub fn session_id(&self) -> Option<&str> {
         Some(self.header("Session")?.split(';').next()?.trim()).filter(|name| !name.is_empty())
     }
 
-    /// Its bytes.
+    /// Serializes the message. `Content-Length` always matches the body.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = self.start_line.clone();
         text += "\r\n";
@@ -148,10 +153,10 @@ impl Message {
     }
 }
 
-/// Whether a server may hear this request twice and do no more than once: a command within a session that sets a state.
+/// Whether a server may receive this request twice with the effect of one: a command within a session that sets a state.
 ///
-/// PLAY with a range is not one: a server starts there anew, or queues it (RFC 2326 §10.5). Nor is SETUP, which makes
-/// something, nor what is recorded.
+/// PLAY with a range is not repeatable, because the server starts again there or queues the range (RFC 2326 section 10.5). Nor are
+/// SETUP, which creates state, and RECORD.
 pub fn is_repeatable(request: &Message) -> bool {
     let in_session = request.session_id().is_some();
     match request.method() {
@@ -174,7 +179,7 @@ mod tests {
     const PAUSE: &[u8] = b"PAUSE rtsp://cam/live RTSP/1.0\r\nCSeq: 5\r\nSession: 77;timeout=60\r\n\r\n";
 
     #[test]
-    fn a_message_is_whole_or_not_there_yet() {
+    fn an_incomplete_message_is_no_error() {
         let described = b"\r\nRTSP/1.0 200 OK\r\ncseq: 2\r\nContent-Length: 3\r\n\r\nv=0RTSP";
         for end in 0..described.len() - 4 {
             assert_eq!(Message::parse(&described[..end]), Ok(None), "cut at {end}");
@@ -187,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_its_words() {
+    fn a_request_has_method_uri_and_session() {
         let (mut message, _) = Message::parse(PAUSE).unwrap().unwrap();
         assert_eq!((message.method(), message.uri()), (Some("PAUSE"), Some("rtsp://cam/live")));
         assert_eq!(message.session_id(), Some("77"));
@@ -197,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_become_a_message_is_refused() {
+    fn malformed_and_oversized_messages_are_errors() {
         assert_eq!(Message::parse(b"$\0\0\x04abcd"), Err(ParseError::Interleaved));
         assert_eq!(Message::parse(b"GET / HTTP/1.1\r\n\r\n"), Err(ParseError::Malformed));
         assert_eq!(Message::parse(b"RTSP/1.0 200 OK\r\nContent-Length: -1\r\n\r\n"), Err(ParseError::Malformed));
@@ -208,22 +213,31 @@ mod tests {
     }
 
     #[test]
-    fn what_sets_a_state_may_be_said_twice() {
+    fn a_forwarded_message_keeps_order_repetitions_and_uri() {
+        for text in [
+            "DESCRIBE rtsp://Cam/a|b/../c%zz RTSP/1.0\r\nUser-Agent: x\r\nCSeq: 3\r\n\r\n",
+            "RTSP/1.0 401 Unauthorized\r\nWWW-Authenticate: Digest realm=\"a\"\r\nWWW-Authenticate: Basic realm=\"a\"\r\nCSeq: 3\r\n\r\n",
+        ] {
+            let (message, _) = Message::parse(text.as_bytes()).unwrap().unwrap();
+            assert_eq!(message.to_bytes(), text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn requests_that_set_a_state_are_repeatable() {
         let request = |method: &str, headers: &[(&str, &str)]| {
             let mut request = Message::request(method, "rtsp://cam/live");
             headers.iter().for_each(|(name, value)| request.set_header(name, value));
             is_repeatable(&request)
         };
-        let session_id = ("Session", "77");
+        let session = ("Session", "77");
         for method in ["PAUSE", "TEARDOWN", "GET_PARAMETER", "PLAY"] {
-            assert!(request(method, &[session_id]) && !request(method, &[]), "{method}");
+            assert!(request(method, &[session]) && !request(method, &[]), "{method}");
         }
-        assert!(request("PLAY", &[session_id, ("Range", "npt=now-")]));
-        assert!(!request("PLAY", &[session_id, ("Range", "npt=0.000-")]), "it starts anew");
+        assert!(request("PLAY", &[session, ("Range", "npt=now-")]));
+        assert!(!request("PLAY", &[session, ("Range", "npt=0.000-")]), "the server starts again at the range");
         assert!(
-            !request("SETUP", &[session_id])
-                && !request("DESCRIBE", &[session_id])
-                && !request("RECORD", &[session_id])
+            !request("SETUP", &[session]) && !request("DESCRIBE", &[session]) && !request("RECORD", &[session])
         );
     }
 }

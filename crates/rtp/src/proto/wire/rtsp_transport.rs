@@ -1,23 +1,27 @@
-//! RTSP's Transport header (RFC 2326 §12.39): where media goes.
+//! RTSP Transport header (RFC 2326 section 12.39): the ports between which RTP and RTCP flow.
+//!
+//! Only RTP over UDP to one receiver is accepted. Parameters that this module does not use are ignored, because servers write them in
+//! many ways. The parser of `rtsp-types` (0.1.3) was measured and not used for that reason: one parameter that it cannot read,
+//! such as `ssrc=0x1234`, a trailing `;` or `ttl=999` in another alternative, makes the whole header an error.
 
-/// Two ports, for media and for its reports.
+/// Ports of RTP and RTCP.
 pub type PortPair = (u16, u16);
 
-/// One way of transport that both can do: RTP over UDP, to one receiver.
+/// RTP over UDP to one receiver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transport {
-    /// As it was written: `RTP/AVP`, `RTP/AVPF`, perhaps with `/UDP`.
+    /// `RTP/AVP` or `RTP/AVPF`, with or without `/UDP`, as the peer wrote it.
     pub profile: String,
-    /// The receiver's ports.
+    /// Ports of the receiver.
     pub client: PortPair,
-    /// The sender's.
+    /// Ports of the sender, which its response announces.
     pub server: Option<PortPair>,
-    /// The sender's address, where it is not the server's.
+    /// Address of the sender, if it differs from the RTSP server.
     pub source: Option<String>,
 }
 
 impl Transport {
-    /// The first way of a header that is one; none: only other ways are in it.
+    /// The first alternative of a header that is RTP over UDP, or `None` if there is none.
     pub fn parse(header: &str) -> Option<Self> {
         header.split(',').find_map(Self::parse_spec)
     }
@@ -42,7 +46,7 @@ impl Transport {
         Some(Self { profile: profile.to_owned(), client: client?, server, source })
     }
 
-    /// As a header, with these ports; without the sender's in a request.
+    /// Writes the header with other ports. Requests have no server ports.
     pub fn to_header(&self, client: PortPair, server: Option<PortPair>) -> String {
         let mut text = format!("{};unicast;client_port={}-{}", self.profile, client.0, client.1);
         if let Some((media, reports)) = server {
@@ -52,7 +56,7 @@ impl Transport {
     }
 }
 
-/// `5000-5001`, or the first alone.
+/// Parses `5000-5001` or `5000`, which stands for the same pair.
 fn port_pair(text: &str) -> Option<PortPair> {
     let (first, second) = match text.split_once('-') {
         Some((first, second)) => (first.parse().ok()?, second.parse().ok()?),
@@ -66,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_way_over_udp_is_taken() {
+    fn the_first_alternative_over_udp_is_taken() {
         let header = "RTP/AVP/TCP;unicast;interleaved=0-1,RTP/AVP/UDP;unicast;client_port=5000-5001;mode=play";
         let transport = Transport::parse(header).unwrap();
         assert_eq!((transport.client, transport.server), ((5000, 5001), None));
@@ -80,7 +84,18 @@ mod tests {
     }
 
     #[test]
-    fn other_ways_are_none() {
+    fn unused_parameters_do_not_matter() {
+        for header in [
+            "RTP/AVP;unicast;client_port=1-2;ssrc=0x1234",
+            "RTP/AVP;unicast;client_port=1-2;",
+            "RTP/AVP;multicast;ttl=999,RTP/AVP;unicast;client_port=1-2;mode=\"PLAY",
+        ] {
+            assert_eq!(Transport::parse(header).map(|transport| transport.client), Some((1, 2)), "{header}");
+        }
+    }
+
+    #[test]
+    fn other_transports_and_invalid_ports_are_rejected() {
         for header in [
             "",
             "RTP/AVP/TCP;unicast;interleaved=0-1",

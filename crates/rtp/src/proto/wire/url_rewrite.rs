@@ -1,21 +1,23 @@
-//! Texts with another server's address in their URLs.
+//! Rewriting of `rtsp://` URLs in headers and descriptions, so that the player's next request comes to this process.
 
-/// The text with `rtsp://to` wherever it has `rtsp://from`; `from` and `to` are hosts with their ports.
+/// Replaces `rtsp://from` by `rtsp://to` in a text. `from` and `to` are authorities (`host:port`); a longer host or port that only
+/// begins with `from` stays.
 pub fn replace_authority(text: &str, from: &str, to: &str) -> String {
-    let (scheme, mut rest, mut out) = ("rtsp://", text, String::new());
-    while let Some(at) = rest.find(scheme) {
-        let (before, after) = rest.split_at(at + scheme.len());
+    let (scheme, mut remaining, mut out) = ("rtsp://", text, String::new());
+    while let Some(at) = remaining.find(scheme) {
+        let (before, after) = remaining.split_at(at + scheme.len());
         out += before;
-        let ends = |left: &str| !left.starts_with(|c: char| c.is_ascii_alphanumeric() || "-.:@".contains(c));
-        match after.strip_prefix(from).filter(|left| ends(left)) {
-            Some(left) => {
+        let is_whole =
+            |behind: &str| !behind.starts_with(|c: char| c.is_ascii_alphanumeric() || "-.:@".contains(c));
+        match after.strip_prefix(from).filter(|behind| is_whole(behind)) {
+            Some(behind) => {
                 out += to;
-                rest = left;
+                remaining = behind;
             }
-            None => rest = after,
+            None => remaining = after,
         }
     }
-    out + rest
+    out + remaining
 }
 
 #[cfg(test)]
@@ -23,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_moved_and_others_stay() {
+    fn only_the_given_authority_is_replaced() {
         let text = "url=rtsp://cam:554/a,rtsp://cam:5541/b;rtsp://cam:554";
         assert_eq!(
             replace_authority(text, "cam:554", "127.0.0.1:8554"),
