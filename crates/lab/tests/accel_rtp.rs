@@ -277,7 +277,7 @@ fn a_blackout_costs_no_key_frame_and_reports_and_commands_go_on() {
     assert!(keys.len() > 10 && count(&served, "filled") == 0, "the stream goes on without it: {served}");
     let line = std::fs::read_to_string(place.path().join("missing.said")).unwrap();
     assert!(
-        line.contains("the server answers DESCRIBE with `404 Not Found`; the stream goes on without it"),
+        line.contains("the server answers DESCRIBE with `404 Not Found`; the stream continues without it"),
         "{line}"
     );
 }
@@ -291,14 +291,18 @@ fn what_is_written_wrongly_is_said_before_anything_is_opened() {
     let links = ["--primary", "lo", "--secondary", "nosuch0"];
     for (words, code, expected) in [
         (&["rtsp://127.0.0.1/a"][..], 69, "link nosuch0: no such interface"),
-        (&["rtsp://me:secretpw@127.0.0.1/a"], 64, "a password here is seen by everyone"),
+        (&["rtsp://me:secretpw@127.0.0.1/a"], 64, "can read a password on the command line"),
         (&["me:secretpw@127.0.0.1/a"], 64, "expected rtsp://"),
         (&["rtsp://me:a 'secretpw@127.0.0.1/a"], 64, "'rtsp://MASKED@127.0.0.1/a'"),
-        (&["--base", "rtsp://me:secretpw@127.0.0.1/a", "rtsp://127.0.0.1/a"], 64, "a password here is seen by"),
+        (
+            &["--base", "rtsp://me:secretpw@127.0.0.1/a", "rtsp://127.0.0.1/a"],
+            64,
+            "can read a password on the command line",
+        ),
         (&["http://127.0.0.1/a"], 64, "expected rtsp://"),
-        (&["--listen", "0.0.0.0:8554", "rtsp://127.0.0.1/a"], 64, "it is not on the loopback"),
+        (&["--listen", "0.0.0.0:8554", "rtsp://127.0.0.1/a"], 64, "not a loopback address"),
         (&["--reorder-wait", "250", "rtsp://127.0.0.1/a"], 64, "--reorder-wait"),
-        (&["--reorder-wait", "9s", "rtsp://127.0.0.1/a"], 64, "no player waits"),
+        (&["--reorder-wait", "9s", "rtsp://127.0.0.1/a"], 64, "players do not wait longer"),
     ] {
         let (status, text) = rtp(&[&links[..], words].concat());
         assert_eq!(status, Some(code), "{words:?}: {text}");
@@ -306,5 +310,5 @@ fn what_is_written_wrongly_is_said_before_anything_is_opened() {
         assert!(!text.contains("cretpw"), "{words:?}: {text}");
     }
     let (status, text) = rtp(&["--primary", "lo", "--secondary", "lo", "rtsp://127.0.0.1/a"]);
-    assert!(status == Some(64) && text.contains("it is named twice"), "{text}");
+    assert!(status == Some(64) && text.contains("given as primary and as secondary link"), "{text}");
 }

@@ -1,10 +1,8 @@
-//! The base layer's own session, over the second link (Super-aggregation §5.1.3).
+//! RTSP session of the base layer over the secondary link (Super-aggregation section 5.1.3).
 //!
-//! In: the base layer's address, ports for it, what the player does. Out: a session that plays while the player's does.
-//!
-//! 1. It is made when the player makes its own, so that it begins at the same time.
-//! 2. Whatever goes wrong is said once, and the stream goes on without it: no such stream, no such track, not over UDP.
-//! 3. It says that it lives while it plays, in time for servers that wait a minute (RFC 2326 §12.37).
+//! It is set up together with the video track of the player's session and follows its commands, so that both begin at the same time. It
+//! sends keep-alive requests while it plays. A failure (no such stream, no video track, no UDP) is reported once, and the stream
+//! continues without the base layer.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,15 +19,16 @@ use crate::proto::sdp::{control_url, first_video_track};
 use crate::rtsp_conn::{RtspEvent, Side, connect, read, write};
 use crate::sockets::SocketPair;
 
-/// What the player has asked for.
+/// Command of the player that the base layer follows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SessionCommand {
-    /// With this range, or from where it is.
+    /// Play this range, or continue at the current position.
     Play(Option<String>),
+    /// Stop sending, keep the session.
     Pause,
 }
 
-/// A session's state.
+/// Client side of the RTSP session.
 struct Session {
     writer: OwnedWriteHalf,
     events: mpsc::Receiver<RtspEvent>,
@@ -38,7 +37,7 @@ struct Session {
     authorization: Option<String>,
 }
 
-/// Runs until nobody orders any more. `authorization`: what the player told the server, if it did.
+/// Runs the session until `commands` is closed. `authorization` is the player's `Authorization` header, if it may be sent to this server.
 pub(crate) async fn run(
     shared: Rc<Shared>,
     sockets: Rc<SocketPair>,
@@ -48,8 +47,10 @@ pub(crate) async fn run(
     let (Some(base), Some(server)) = (&shared.stream.base_layer, shared.base_layer) else { return };
     if let Err(reason) = run_session(&shared, &sockets, (&base.uri(), server), authorization, commands).await {
         let link = &shared.stream.secondary;
-        shared
-            .warn(&format!("{}: the base layer over {link}: {reason}; the stream goes on without it", base.uri()));
+        shared.warn(&format!(
+            "{}: the base layer over {link}: {reason}; the stream continues without it",
+            base.uri()
+        ));
     }
 }
 
@@ -71,7 +72,7 @@ async fn run_session(
     describe.set_header("Accept", "application/sdp");
     let described = session.request(describe).await?;
     let text = String::from_utf8_lossy(&described.body).into_owned();
-    let track = first_video_track(&text).ok_or("it has no video over RTP")?;
+    let track = first_video_track(&text).ok_or("the description has no video track")?;
     let session_url = described.header("Content-Base").unwrap_or(uri).to_owned();
     let track_url = control_url(&session_url, track.control.as_deref());
 
@@ -80,7 +81,7 @@ async fn run_session(
     setup.set_header("Transport", &format!("RTP/AVP;unicast;client_port={media}-{rtcp}"));
     let response = session.request(setup).await?;
     let transport =
-        response.header("Transport").and_then(Transport::parse).ok_or("the server does not send it over UDP")?;
+        response.header("Transport").and_then(Transport::parse).ok_or("the server does not offer RTP over UDP")?;
     session.session_id = response.session_id().map(str::to_owned);
     let ip = transport.source.and_then(|source| source.parse().ok()).unwrap_or(server.ip());
 
@@ -96,7 +97,7 @@ async fn run_session(
         let request = match &command {
             Some(SessionCommand::Play(range)) => {
                 if let Some(ports) = transport.server {
-                    // An empty packet, so that NAT lets the answer in; a server leaves it.
+                    // Opens the NAT mapping for the media. Servers ignore empty packets.
                     let _ = sockets.media.send_to(&EMPTY_RTP, (ip, ports.0)).await;
                     let _ = sockets.rtcp.send_to(&EMPTY_RECEIVER_REPORT, (ip, ports.1)).await;
                 }
@@ -112,7 +113,7 @@ async fn run_session(
         is_playing = matches!(command, Some(SessionCommand::Play(_)));
         let done = session.request(request).await;
         if command.is_none() {
-            // Whoever does not answer a farewell forgets the session by itself.
+            // A server that does not respond to TEARDOWN times the session out.
             return Ok(());
         }
         done?;
@@ -120,7 +121,7 @@ async fn run_session(
 }
 
 impl Session {
-    /// Asks, and waits for a good answer.
+    /// Sends a request and waits for its response. Any status but 2xx is an error.
     async fn request(&mut self, mut request: Message) -> Result<Message, String> {
         self.cseq += 1;
         let cseq = self.cseq.to_string();
@@ -142,11 +143,13 @@ impl Session {
                     }
                     Some(_) => {}
                     None => {
-                        return Err(event.error.map_or("the server closes".to_owned(), |why| why.to_string()));
+                        return Err(event
+                            .error
+                            .map_or("the server closed the connection".to_owned(), |why| why.to_string()));
                     }
                 }
             }
-            Err("the server closes".to_owned())
+            Err("the server closed the connection".to_owned())
         });
         let response = response
             .await
@@ -162,11 +165,11 @@ impl Session {
     }
 }
 
-/// chosen: a third of the minute that servers wait.
+/// A third of the default session timeout of 60 s (RFC 2326 section 12.37).
 const KEEPALIVE: Duration = Duration::from_secs(20);
-/// chosen: longer than a blackout of the second link that a player's own session would survive.
+/// Longer than an outage of the secondary link that the player's own session would survive.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A header of RTP without media.
+/// RTP packet without payload.
 const EMPTY_RTP: [u8; 12] = [0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// A receiver's report about nobody.
+/// RTCP receiver report without report blocks.
 const EMPTY_RECEIVER_REPORT: [u8; 8] = [0x80, 201, 0, 1, 0, 0, 0, 0];

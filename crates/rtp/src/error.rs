@@ -1,15 +1,15 @@
-//! Errors of a stream over two links: which link, server or address cannot be used, and what to do about it.
+//! Errors that keep a stream from being offered: which option, link, server or address, and what to do about it.
 
 /// Why a stream cannot be offered to players.
 #[derive(Debug, thiserror::Error)]
 pub enum RtpError {
-    /// The options contradict each other or leave the loopback.
+    /// An option is invalid or contradicts another one.
     #[error("{0}")]
     Usage(String),
-    /// A link or the server cannot be used.
+    /// A link or the RTSP server cannot be used.
     #[error("{0}")]
     Link(String),
-    /// The listening address cannot be used.
+    /// The listening address cannot be bound.
     #[error("{0}")]
     Listen(String),
 }

@@ -1,18 +1,14 @@
-//! A player's stream over two links: between a player on this machine and an unmodified server of RTSP.
-//!
-//! In: two links, a server, perhaps the address of the stream's base layer. Out: a place on the loopback where the player
-//! finds the stream under the same path.
+//! Listener for players: offers the streams of one RTSP server on the loopback, over two links.
 //!
 //! ```text
-//! player ══loopback══ session ──requests──▶ first link (and second, what may be said twice) ──▶ server
-//!                     track   ◀──media───── first link;  ──reports──▶ second link
-//!                     mirror  ◀──base────── second link, a session of its own
+//! player ══loopback══ session ──requests──▶ primary link (repeatable ones over the secondary link too) ──▶ server
+//!                     track   ◀──media───── primary link;   ──RTCP reports──▶ secondary link
+//!                     base_layer_session ◀─ secondary link, an RTSP session of its own
 //! ```
 //!
-//! 1. `proto` says what goes where; this crate has the sockets.
-//! 2. A socket is bound to its link's device. No privilege is needed, and nothing of this machine is changed.
-//! 3. Nothing listens beyond the loopback; what comes from others than the server or this machine is not read.
-//! 4. A second link that fails, or a base layer that is not offered, is said once, and the stream goes on without.
+//! - Sockets are bound to the device of their link. That needs no privilege, and the host configuration stays as it is.
+//! - Only the loopback is listened on, and datagrams from other hosts than the server are ignored.
+//! - A secondary link that fails, or a base layer that the server does not offer, is reported once; the stream continues without it.
 
 use std::cell::RefCell;
 use std::io;
@@ -29,70 +25,70 @@ use crate::proto::{AlignmentState, MergeCounts};
 use crate::rtsp_url::RtspUrl;
 use crate::{session, sockets};
 
-/// What is wanted.
+/// Options of one run.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
-    /// Where the player finds it.
+    /// Loopback address at which players find the stream.
     pub listen: SocketAddr,
-    /// The first link's device.
+    /// Interface of the link that carries the media.
     pub primary: String,
-    /// The second link's.
+    /// Interface of the link that assists.
     pub secondary: String,
-    /// The stream; the player may ask for others of the same server.
+    /// The stream. Players may request other streams of the same server.
     pub url: RtspUrl,
-    /// Its base layer, or something else that is a part of it byte by byte.
+    /// URL of the base layer, or of another stream whose payloads all occur in the main stream.
     pub base_layer: Option<RtspUrl>,
-    /// For how long what is behind a hole waits for the base layer.
+    /// How long packets behind a hole wait for the base layer.
     pub reorder_wait: Duration,
 }
 
-/// What was done.
+/// Counters of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RtpStats {
-    /// Players.
+    /// Connections of players.
     pub sessions: u64,
-    /// Requests of theirs.
+    /// RTSP requests of players.
     pub requests: u64,
-    /// Of these, made over both links.
+    /// Of these, sent over both links.
     pub duplicated: u64,
-    /// Of these, answered over the second link first.
+    /// Of these, answered first over the secondary link while the primary connection was up.
     pub answered_by_secondary: u64,
-    /// Reports of players, by RTCP.
+    /// RTCP reports of players.
     pub reports: u64,
-    /// Of these, such that only the second link carried.
+    /// Of these, carried by the secondary link alone.
     pub offloaded: u64,
-    /// Feedback by RTCP, sent over both links.
+    /// RTCP feedback of players, sent over both links.
     pub feedback: u64,
-    /// Packets of media that the first link has brought.
+    /// RTP packets from the primary link.
     pub media: u64,
-    /// Packets of the base layer that the second link has brought.
+    /// RTP packets of the base layer from the secondary link.
     pub base_media: u64,
-    /// Of these, such that only the second link has brought and that went to the player.
+    /// Of these, forwarded to the player because the primary link did not deliver them.
     pub filled: u64,
-    /// Numbers that no link has brought.
+    /// Sequence numbers that neither link delivered.
     pub lost: u64,
-    /// Pictures of H.264 that went to the player, and on which others depend.
+    /// H.264 pictures forwarded to the player on which other pictures depend.
     pub base_pictures: u64,
-    /// Pictures on which none depends.
+    /// H.264 pictures forwarded to the player on which no other picture depends.
     pub enhancement_pictures: u64,
-    /// How it stood with the base layer at the end: `off`, `silent`, `looking`, `aligned` or `unrelated`.
+    /// State of the base layer at the end: `off`, `no_data`, `searching`, `aligned` or `unrelated`.
     pub base_layer: &'static str,
 }
 
-/// What all tasks of a run share.
+/// State that all tasks of a run share. Each task holds a reference, so that their number is known.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) stream: StreamOptions,
     pub(crate) server: SocketAddr,
     pub(crate) base_layer: Option<SocketAddr>,
     pub(crate) stats: RefCell<RtpStats>,
-    /// Told when all players are to be signed off.
+    /// Becomes true when all sessions must end.
     pub(crate) shutdown: watch::Sender<bool>,
     warn: fn(&str),
 }
 
 impl Shared {
-    /// A line for people.
+    /// Reports a problem to the user.
     pub(crate) fn warn(&self, line: &str) {
         (self.warn)(line);
     }
@@ -101,14 +97,14 @@ impl Shared {
         add(&mut self.stats.borrow_mut());
     }
 
-    /// A track has done this since it last said so.
+    /// Adds what a track has counted since its last report.
     pub(crate) fn add_track_counts(&self, old: MergeCounts, new: MergeCounts, alignment: Option<AlignmentState>) {
         self.count(|stats| {
             stats.media += new.primary - old.primary;
             stats.base_media += new.base_layer - old.base_layer;
             stats.base_pictures += new.base_pictures - old.base_pictures;
             stats.enhancement_pictures += new.enhancement_pictures - old.enhancement_pictures;
-            // These two may go down again: what came late is not lost.
+            // These two may fall: a packet that arrives late is not lost.
             stats.filled = stats.filled.saturating_add(new.filled).saturating_sub(old.filled);
             stats.lost = stats.lost.saturating_add(new.lost).saturating_sub(old.lost);
             if let Some(alignment) = alignment {
@@ -123,7 +119,7 @@ impl Shared {
     }
 }
 
-/// A stream that waits for players.
+/// Listener of one run.
 #[derive(Debug)]
 pub struct RtspListener {
     listener: TcpListener,
@@ -131,18 +127,22 @@ pub struct RtspListener {
 }
 
 impl RtspListener {
-    /// Finds the server and listens. `say` is given a line for people whenever something is not as it should be.
+    /// Resolves the server and listens. `warn` receives one line for the user for each problem.
     ///
     /// # Errors
-    /// A device or a server is not there; the place is not on the loopback, or taken.
+    /// If an interface or the server does not exist, or the listening address is not on the loopback or in use.
     pub async fn open(stream: StreamOptions, warn: fn(&str)) -> Result<Self, RtpError> {
         if !stream.listen.ip().is_loopback() {
             let listen = stream.listen;
-            return Err(RtpError::Usage(format!("--listen {listen}: it is not on the loopback (127.0.0.1:8554)")));
+            return Err(RtpError::Usage(format!(
+                "--listen {listen}: not a loopback address; use one such as 127.0.0.1:8554"
+            )));
         }
         if stream.primary == stream.secondary {
             let name = &stream.primary;
-            return Err(RtpError::Usage(format!("link {name}: it is named twice; a link cannot help itself")));
+            return Err(RtpError::Usage(format!(
+                "link {name}: given as primary and as secondary link; name two different links"
+            )));
         }
         for name in [&stream.primary, &stream.secondary] {
             sockets::check_link(name).map_err(|error| match error.kind() {
@@ -150,7 +150,7 @@ impl RtspListener {
                     "link {name}: binding to it is not permitted (needs Linux 5.7 or CAP_NET_RAW)"
                 )),
                 _ => {
-                    RtpError::Link(format!("link {name}: no such interface; `marline links` lists those there are"))
+                    RtpError::Link(format!("link {name}: no such interface; `marline links` lists the interfaces"))
                 }
             })?;
         }
@@ -162,7 +162,7 @@ impl RtspListener {
         let listen = stream.listen;
         let listener = TcpListener::bind(listen)
             .await
-            .map_err(|error| RtpError::Listen(format!("--listen {listen}: {error}; name another place")))?;
+            .map_err(|error| RtpError::Listen(format!("--listen {listen}: {error}; choose another address")))?;
         let stats =
             RtpStats { base_layer: if base_layer.is_some() { "no_data" } else { "off" }, ..RtpStats::default() };
         Ok(Self {
@@ -178,18 +178,18 @@ impl RtspListener {
         })
     }
 
-    /// What the player is to open.
+    /// URL for the player to open.
     pub fn url(&self) -> String {
         let at = self.listener.local_addr().unwrap_or(self.shared.stream.listen);
         format!("rtsp://{at}{}", self.shared.stream.url.path)
     }
 
-    /// What was done so far.
+    /// Counters so far.
     pub fn stats(&self) -> RtpStats {
         *self.shared.stats.borrow()
     }
 
-    /// Signs all players off at the server, for a second at most, so that nothing is sent to nobody.
+    /// Ends all sessions at the server, so that it stops sending. Waits for one second at most.
     pub async fn close(&self) {
         self.shared.shutdown.send_replace(true);
         for _ in 0..CLOSE_POLLS {
@@ -200,16 +200,16 @@ impl RtspListener {
         }
     }
 
-    /// Serves players, on a local set of tasks, until it is dropped.
+    /// Accepts players on the current `LocalSet` until the future is dropped.
     pub async fn run(&self) {
         loop {
             match self.listener.accept().await {
                 Ok((player, from)) if from.ip().is_loopback() && Rc::strong_count(&self.shared) <= MAX_TASKS => {
                     tokio::task::spawn_local(session::run(Rc::clone(&self.shared), player));
                 }
-                Ok(_) => self.shared.warn("a player was turned away: there are enough"),
+                Ok(_) => self.shared.warn("a player was refused: too many sessions are open"),
                 Err(error) => {
-                    self.shared.warn(&format!("players cannot be heard: {error}"));
+                    self.shared.warn(&format!("cannot accept players: {error}"));
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
@@ -217,8 +217,9 @@ impl RtspListener {
     }
 }
 
+/// Interval at which [`RtspListener::close`] looks for tasks that still run.
 const CLOSE_POLL: Duration = Duration::from_millis(20);
-/// chosen: a second in all, which covers the round trips of most links; servers forget what was not ended.
+/// One second in total: more than the RTT of most links. Servers time out sessions that were not ended.
 const CLOSE_POLLS: u32 = 50;
-/// Tasks that share a run: each player has one, and each of its tracks. chosen: nobody looks at more on one machine.
+/// Limit of tasks: one for each player and each of its tracks. More than one host plays at a time.
 const MAX_TASKS: usize = 32;

@@ -1,6 +1,7 @@
-//! Connections of RTSP: messages that come, and where they came from.
+//! RTSP connections of a session: connect, read messages, write messages.
 //!
-//! In: a connection. Out: each of its messages on one channel, and one word when there are no more.
+//! A task reads each connection and sends its messages to one channel, followed by one event for its end. A session thus handles the
+//! messages of the player and of both server connections in a single loop.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,23 +16,23 @@ use tokio::sync::mpsc::Sender;
 use crate::proto::LinkRole;
 use crate::proto::rtsp::{Message, ParseError};
 
-/// Who has said something.
+/// The peer of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     Player,
     Server(LinkRole),
 }
 
-/// What was said; none: nothing more comes.
+/// A message, or the end of a connection if there is none.
 #[derive(Debug)]
 pub(crate) struct RtspEvent {
     pub(crate) from: Side,
     pub(crate) message: Option<Message>,
-    /// Why nothing more comes, where it is not that the other side has closed.
+    /// At the end of a connection: why, unless the peer closed it.
     pub(crate) error: Option<ParseError>,
 }
 
-/// Connects over a device.
+/// Connects to the server from a socket that is bound to a device.
 pub(crate) async fn connect(device: &str, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
     bind_to_device(&socket, device)?;
@@ -40,7 +41,7 @@ pub(crate) async fn connect(device: &str, to: SocketAddr) -> io::Result<TcpStrea
     Ok(stream)
 }
 
-/// Reads until there is no more, or nobody listens.
+/// Sends the messages of one connection to `events`, until the connection or the receiver ends.
 pub(crate) async fn read(from: Side, mut half: OwnedReadHalf, events: Sender<RtspEvent>) {
     let (mut bytes, mut error) = (Vec::new(), None);
     'connection: loop {
@@ -64,14 +65,14 @@ pub(crate) async fn read(from: Side, mut half: OwnedReadHalf, events: Sender<Rts
             Ok(_) => {}
         }
     }
-    // Whoever listened may have gone.
+    // The session may have ended in the meantime.
     let _ = events.send(RtspEvent { from, message: None, error }).await;
 }
 
-/// Writes a message; a connection that takes nothing for a while is given up.
+/// Writes a message. A connection that accepts no data for [`IO_TIMEOUT`] is an error.
 pub(crate) async fn write(half: &mut OwnedWriteHalf, message: &Message) -> io::Result<()> {
     tokio::time::timeout(IO_TIMEOUT, half.write_all(&message.to_bytes())).await?
 }
 
-/// chosen: longer than a blackout of seconds.
+/// Longer than an outage of some seconds, which a session should survive.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);

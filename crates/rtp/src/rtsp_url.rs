@@ -1,46 +1,46 @@
-//! An address of RTSP: which server, which stream.
+//! RTSP URLs (RFC 2326 section 3.2): `rtsp://host[:port]/path`, as the user writes them.
 //!
-//! In: what the user wrote. Out: its parts, or what is wrong with it.
+//! Unlike with the crate `url`, path and host keep their text: servers compare them byte by byte, and digests cover them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use crate::error::RtpError;
 
-/// `rtsp://host[:port]/path`.
+/// URL of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RtspUrl {
-    /// Host and port as they were written.
+    /// Host and port as written, without a default port.
     pub authority: String,
     host: String,
     port: u16,
-    /// What follows, with its slash.
+    /// Path and query, beginning with a slash or question mark.
     pub path: String,
 }
 
-/// What is wrong with an address.
+/// Why a text is not an RTSP URL that can be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RtspUrlError {
     /// Another scheme.
-    #[error("expected rtsp://HOST[:PORT]/PATH (RTSP over TLS is not understood)")]
+    #[error("expected rtsp://HOST[:PORT]/PATH (RTSP over TLS is not supported)")]
     Scheme,
-    /// A name or a password.
+    /// Credentials. Command lines are visible to all users of a host.
     #[error(
-        "a password here is seen by everyone on this machine; give it to the player (rtsp://USER:PASSWORD@127.0.0.1:8554/…)"
+        "every user of this host can read a password on the command line; give it to the player (rtsp://USER:PASSWORD@127.0.0.1:8554/…)"
     )]
     Credentials,
-    /// No host, or no port.
-    #[error("the host or the port is missing or wrong")]
+    /// Missing or invalid host or port.
+    #[error("the host or port of the URL is missing or invalid")]
     Host,
 }
 
 impl RtspUrl {
-    /// As it is asked for.
+    /// The URL for requests.
     pub(crate) fn uri(&self) -> String {
         format!("rtsp://{}{}", self.authority, self.path)
     }
 
-    /// How a server may write where it is: as the user does, with the port, and by its number.
+    /// Authorities by which the server may call itself: as written, with its port, and by its address.
     pub(crate) fn authorities(&self, resolved: SocketAddr) -> Vec<String> {
         let ip = match resolved.ip() {
             IpAddr::V4(ip) => ip.to_string(),
@@ -53,15 +53,18 @@ impl RtspUrl {
         authorities
     }
 
-    /// The server's address.
+    /// Resolves the address of the server.
     pub(crate) async fn resolve(&self) -> Result<SocketAddr, RtpError> {
         let name = self.host.trim_start_matches('[').trim_end_matches(']');
         let found = tokio::net::lookup_host((name, self.port)).await;
-        let found = found.map_err(|error| RtpError::Link(format!("{name}: no such server: {error}")))?;
-        // Of both families the older one leads over more links.
+        let found = found.map_err(|error| RtpError::Link(format!("cannot resolve RTSP server {name}: {error}")))?;
+        // IPv4 first: more links carry it.
         let mut found: Vec<SocketAddr> = found.collect();
         found.sort_by_key(SocketAddr::is_ipv6);
-        found.first().copied().ok_or_else(|| RtpError::Link(format!("{name}: it has no address")))
+        found
+            .first()
+            .copied()
+            .ok_or_else(|| RtpError::Link(format!("cannot resolve RTSP server {name}: it has no address")))
     }
 }
 
@@ -89,7 +92,7 @@ impl FromStr for RtspUrl {
     }
 }
 
-/// RTSP's (RFC 2326 §3.2).
+/// Default port (RFC 2326 section 3.2).
 const DEFAULT_PORT: u16 = 554;
 
 #[cfg(test)]
@@ -97,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_parts() {
+    fn a_url_is_split_into_host_port_and_path() {
         let url: RtspUrl = "rtsp://cam.example:8554/live?high".parse().unwrap();
         assert_eq!((url.host.as_str(), url.port, url.path.as_str()), ("cam.example", 8554, "/live?high"));
         let six: RtspUrl = "rtsp://[fd00::9]".parse().unwrap();
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn invalid_urls_are_rejected() {
         for (text, error) in [
             ("rtsps://cam/", RtspUrlError::Scheme),
             ("http://cam/", RtspUrlError::Scheme),

@@ -1,13 +1,13 @@
-//! A player's session: requests to the server, answers to the player.
+//! RTSP session of one player: forwards requests to the server over both links, and responses to the player.
 //!
-//! In: a player's connection. Out: the same session at the server, over both links.
-//!
-//! 1. Requests go over the first link; what may be heard twice goes over the second as well, and the first good answer is the
-//!    player's (`proto`). An answer that comes after it is left.
-//! 2. Addresses in requests and answers are the server's there and ours here, so that the player comes back to us.
-//! 3. Media goes over UDP; a player that wants it within the connection is told to try again (461, RFC 2326 §11.3.13).
-//! 4. When the first connection is gone, the second takes the requests alone: a session is known by its name.
-//! 5. A player that leaves without a word is signed off at the server.
+//! - Requests take the primary link. Repeatable ones take the secondary link as well, and the first successful response goes to the
+//!   player (see [`proto`](crate::proto)); a later one is dropped.
+//! - URLs name this listener towards the player and the server towards the server, so that the player's next request arrives here.
+//! - Media takes UDP. A player that wants it interleaved on the RTSP connection gets status 461, after which players try UDP (RFC
+//!   2326 section 11.3.13).
+//! - When the primary connection is lost, the secondary one carries all requests, since a session is identified by its identifier
+//!   rather than by its connection.
+//! - When a player disconnects without TEARDOWN, this module sends one.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -29,34 +29,37 @@ use crate::proto::{DuplicatedRequest, LinkRole};
 use crate::rtsp_conn::{RtspEvent, Side, connect, read, write};
 use crate::track::{Track, TrackPeers};
 
+/// State of one player.
 struct Session {
     shared: Rc<Shared>,
     player: OwnedWriteHalf,
     primary: Option<OwnedWriteHalf>,
     secondary: Option<OwnedWriteHalf>,
-    /// As the player names us: host and port.
+    /// Authority by which the player addresses this listener, from its first request.
     local_authority: Option<String>,
-    /// How the server may name itself, the likeliest first.
+    /// Authorities by which the server may call itself, the most probable first.
     server_authorities: Vec<String>,
+    /// Requests without a response, by `CSeq`.
     pending: BTreeMap<String, PendingRequest>,
-    /// The tracks end with these.
+    /// Peers of each track. A track task ends when its sender is dropped.
     tracks: Vec<watch::Sender<TrackPeers>>,
-    /// The control of the video's track, once it was described.
+    /// Video track of the last session description.
     video: Option<VideoTrack>,
+    /// Commands to the base-layer session, which ends when this is dropped.
     base_layer_commands: Option<mpsc::UnboundedSender<SessionCommand>>,
-    /// The session's name and address.
+    /// Session identifier and URL at the server.
     session: Option<(String, String)>,
 }
 
-/// A request without an answer.
+/// A request without a response.
 struct PendingRequest {
     duplicate: DuplicatedRequest<Message>,
     since: Instant,
-    /// Of a SETUP: its track's ends, and the ports that the player is told; and its way of transport.
+    /// For SETUP: the peers of the track, the ports to announce to the player, and the transport that it requested.
     setup: Option<(watch::Sender<TrackPeers>, PortPair, Transport)>,
 }
 
-/// Serves a player until one of both leaves.
+/// Serves one player until it or both server connections close.
 pub(crate) async fn run(shared: Rc<Shared>, player: TcpStream) {
     shared.count(|stats| stats.sessions += 1);
     let Ok(ip) = player.peer_addr().map(|peer| peer.ip()) else { return };
@@ -71,7 +74,7 @@ pub(crate) async fn run(shared: Rc<Shared>, player: TcpStream) {
             Some(writer)
         }
         Err(error) => {
-            shared.warn(&format!("{} over {name}: {error}", shared.stream.url.authority));
+            shared.warn(&format!("cannot connect to {} over {name}: {error}", shared.stream.url.authority));
             None
         }
     };
@@ -113,12 +116,12 @@ pub(crate) async fn run(shared: Rc<Shared>, player: TcpStream) {
 }
 
 impl Session {
-    /// Something was said; false: this is the end.
+    /// Handles a message or the end of a connection. Returns `false` when the session is over.
     async fn handle_event(&mut self, event: RtspEvent, ip: IpAddr) -> bool {
         let RtspEvent { from, message, error } = event;
         match (from, message) {
             (Side::Player, Some(message)) if message.method().is_some() => self.handle_request(message, ip).await,
-            // An answer to what the server asked.
+            // A response to a request of the server, which arrived over the primary link.
             (Side::Player, Some(message)) => self.send(LinkRole::Primary, &message).await,
             (Side::Player, None) => return false,
             (Side::Server(link), Some(message)) => {
@@ -139,7 +142,7 @@ impl Session {
         true
     }
 
-    /// The player asks.
+    /// Forwards a request of the player.
     async fn handle_request(&mut self, mut request: Message, ip: IpAddr) {
         self.shared.count(|stats| stats.requests += 1);
         let Some(cseq) = request.cseq().map(str::to_owned) else {
@@ -161,7 +164,7 @@ impl Session {
                     setup = Some((peers, local, transport));
                 }
                 Err(error) => {
-                    self.shared.warn(&format!("sockets for a track: {error}"));
+                    self.shared.warn(&format!("cannot open the sockets of a track: {error}"));
                     return self.send_to_player(Message::response(500, "Internal Server Error", &cseq)).await;
                 }
             }
@@ -190,7 +193,7 @@ impl Session {
         }
     }
 
-    /// Sockets for a track that the player sets up: its ends, the ports that the player is told, and those for the server.
+    /// Opens the sockets of a track and starts its task. Returns its peers, the ports for the player and the ports for the server.
     fn open_track(
         &mut self,
         request: &Message,
@@ -221,7 +224,7 @@ impl Session {
         Ok((peers_tx, ports.0, ports.1))
     }
 
-    /// The base layer does what the stream does.
+    /// Repeats PLAY and PAUSE for the base layer.
     fn command_base_layer(&self, request: &Message) {
         let command = match request.method() {
             Some("PLAY") => SessionCommand::Play(request.header("Range").map(str::to_owned)),
@@ -229,14 +232,14 @@ impl Session {
             _ => return,
         };
         if let Some(commands) = &self.base_layer_commands {
-            // One that has failed has said so.
+            // Fails only if the base-layer session has ended, which it has reported.
             let _ = commands.send(command);
         }
     }
 
-    /// A server's answer.
+    /// Handles a response of the server.
     async fn handle_response(&mut self, link: LinkRole, message: Message) {
-        // One that has its answer already is not there any more.
+        // A request that was answered already is no longer pending: drop the second response.
         let Some(cseq) = message.cseq().map(str::to_owned) else { return };
         let Some(pending) = self.pending.get_mut(&cseq) else { return };
         let is_good = message.status().is_some_and(|status| status < 400);
@@ -249,7 +252,7 @@ impl Session {
         }
     }
 
-    /// An answer goes to the player.
+    /// Forwards a response to the player, with the ports of this process in place of those of the server.
     async fn forward_response(
         &mut self,
         mut response: Message,
@@ -275,7 +278,7 @@ impl Session {
         self.send_to_player(response).await;
     }
 
-    /// To the player, under our address.
+    /// Sends a message to the player, with the URLs of this listener.
     async fn send_to_player(&mut self, mut message: Message) {
         if let Some(local) = self.local_authority.clone() {
             let rewrite = |text: &str| {
@@ -289,17 +292,17 @@ impl Session {
                 message.body = rewrite(body).into_bytes();
             }
         }
-        // One that is gone is heard of in time.
+        // If the player is gone, its reader reports the end of the connection.
         let _ = write(&mut self.player, &message).await;
     }
 
-    /// To the server, under its address.
+    /// Replaces the URLs of this listener by those of the server.
     fn rewrite_for_server(&self, mut message: Message) -> Message {
         if let Some(local) = &self.local_authority {
             let server = &self.shared.stream.url.authority;
             message.start_line = replace_authority(&message.start_line, local, server);
             for (name, value) in &mut message.headers {
-                // A digest is over the address that the player knows.
+                // A digest covers the URL that the player knows.
                 if !name.eq_ignore_ascii_case("Authorization") {
                     *value = replace_authority(value, local, server);
                 }
@@ -308,6 +311,7 @@ impl Session {
         message
     }
 
+    /// Sends a message over one link.
     async fn send(&mut self, link: LinkRole, message: &Message) {
         let connection = match link {
             LinkRole::Primary => &mut self.primary,
@@ -319,7 +323,7 @@ impl Session {
         }
     }
 
-    /// A connection to the server is gone.
+    /// Handles the loss of a server connection.
     async fn connection_lost(&mut self, link: LinkRole) {
         match link {
             LinkRole::Primary => self.primary = None,
@@ -328,14 +332,15 @@ impl Session {
         self.settle_refused(link, Duration::ZERO).await;
     }
 
-    /// A refusal that has waited for the other answer for long enough is the answer.
+    /// Forwards error responses that have waited long enough for the other link.
     async fn expire(&mut self) {
         self.settle_refused(LinkRole::Primary, REFUSAL_WAIT).await;
         self.settle_refused(LinkRole::Secondary, REFUSAL_WAIT).await;
-        // What nobody answers at all is the player's to repeat.
+        // Without any response the player repeats its request.
         self.pending.retain(|_, pending| pending.since.elapsed() < REQUEST_TIMEOUT);
     }
 
+    /// Stops waiting for one link in requests that are older than `after`. Zero means that the link is lost.
     async fn settle_refused(&mut self, link: LinkRole, after: Duration) {
         let mut settled = Vec::new();
         for (cseq, pending) in &mut self.pending {
@@ -350,7 +355,7 @@ impl Session {
         }
     }
 
-    /// The server need not keep a session whose player is gone.
+    /// Ends the session at the server over both links, if one is open.
     async fn teardown(&mut self) {
         let Some((id, uri)) = self.session.take() else { return };
         let mut teardown = Message::request("TEARDOWN", &uri);
@@ -362,24 +367,25 @@ impl Session {
     }
 }
 
-/// What the base layer's server may be told: a password is for the server that asked for it.
+/// The credentials that the base-layer session may use: only if its server is the one for which the player gave them.
 fn base_layer_authorization(request: &Message, server: SocketAddr, base: Option<SocketAddr>) -> Option<String> {
     request.header("Authorization").filter(|_| base == Some(server)).map(str::to_owned)
 }
 
-/// The last part of a control: players write the rest in their own way.
+/// Last path segment of a control URL. Players build the part before it in different ways.
 fn last_segment(control: &str) -> &str {
     control.rsplit('/').next().unwrap_or(control)
 }
 
-/// chosen: far above what players have open.
+/// Requests without a response that are tracked: far more than players send at once. Responses to further ones are dropped.
 const MAX_PENDING: usize = 64;
-/// Tracks of a session. chosen: video, sounds, texts of one.
+/// Tracks of a session: video, and some audio and text tracks.
 const MAX_TRACKS: usize = 8;
+/// Interval of [`Session::expire`].
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
-/// chosen: two round trips of a slow link.
+/// How long an error response waits for the other link: two RTTs of a slow link.
 const REFUSAL_WAIT: Duration = Duration::from_secs(1);
-/// chosen: players give up sooner.
+/// When a request without response is forgotten. Players give up sooner.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -387,11 +393,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_goes_to_the_server_that_asked_for_it_and_to_no_other() {
+    fn credentials_go_to_the_server_that_requested_them_and_to_no_other() {
         let mut request = Message::request("SETUP", "rtsp://192.0.2.1/film");
         let [server, port, host] =
             ["192.0.2.1:554", "192.0.2.1:8554", "192.0.2.2:554"].map(|text| text.parse().unwrap());
-        assert_eq!(base_layer_authorization(&request, server, Some(server)), None, "none was told");
+        assert_eq!(base_layer_authorization(&request, server, Some(server)), None, "the player gave none");
         request.set_header("Authorization", "Basic bTpw");
         assert_eq!(base_layer_authorization(&request, server, Some(server)).as_deref(), Some("Basic bTpw"));
         for other in [Some(port), Some(host), None] {

@@ -1,10 +1,8 @@
-//! One track of a stream: its media to the player, the player's reports to the server.
+//! One track of a stream: forwards media to the player and RTCP in both directions.
 //!
-//! In: sockets towards the server over both links, and towards the player. Out: datagrams; counts.
-//!
-//! 1. What is read came from the server's address, or from this machine.
-//! 2. Where a report cannot leave over the second link, it leaves over the first.
-//! 3. The server's reports go to the player as they are: the merged stream has the server's name, numbers and times.
+//! - Datagrams are read from the addresses of the server and of the player only.
+//! - RTCP that cannot be sent over the secondary link takes the primary link.
+//! - Sender reports go to the player unchanged, because the merged stream has the server's SSRC, sequence numbers and timestamps.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,33 +17,33 @@ use crate::proto::rtsp_transport::PortPair;
 use crate::proto::{MergeCounts, Route, RtcpRouter, StreamMerger};
 use crate::sockets::{SocketPair, bind_udp};
 
-/// Where the other ends are.
+/// Remote addresses and ports of a track.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TrackPeers {
-    /// The server's, once it has said.
+    /// Those of the server, once its response to SETUP has arrived.
     pub(crate) server: Option<(IpAddr, PortPair)>,
-    /// The player's.
+    /// Those of the player.
     pub(crate) player: (IpAddr, PortPair),
 }
 
-/// A track's sockets.
+/// Sockets of a track.
 #[derive(Debug)]
 pub(crate) struct Track {
     shared: Rc<Shared>,
-    /// Over the first link.
+    /// Media and RTCP over the primary link.
     pub(crate) primary: SocketPair,
-    /// Over the second link: reports and commands.
+    /// The player's RTCP over the secondary link.
     secondary: UdpSocket,
-    /// Over the second link: the base layer.
+    /// The base layer over the secondary link.
     pub(crate) base_layer: Option<Rc<SocketPair>>,
-    /// Towards the player.
+    /// Media and RTCP towards the player.
     pub(crate) player: SocketPair,
     peers: watch::Receiver<TrackPeers>,
     is_h264: bool,
 }
 
 impl Track {
-    /// Opens its sockets. `mirrored`: the base layer comes for it.
+    /// Opens the sockets. `with_base_layer` adds a pair for the base layer.
     pub(crate) fn open(
         shared: Rc<Shared>,
         peers: watch::Receiver<TrackPeers>,
@@ -68,7 +66,7 @@ impl Track {
         })
     }
 
-    /// Carries until nobody wants it any more: `ends` has no sender then.
+    /// Forwards datagrams until the session drops the sender of `peers`.
     pub(crate) async fn run(mut self) {
         let begun = tokio::time::Instant::now();
         let clock = || Instant::from_nanos(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
@@ -81,7 +79,7 @@ impl Track {
             merge.tick(clock());
             let peers = *self.peers.borrow();
             while let Some(packet) = merge.poll() {
-                // What does not reach the player is lost, as datagrams are.
+                // Best effort, like any datagram.
                 let _ = self.player.media.send_to(&packet, (peers.player.0, peers.player.1.0)).await;
             }
             let counts = merge.counts();
@@ -114,7 +112,7 @@ impl Track {
                     }
                 }
                 Ok((length, from)) = self.player.media.recv_from(player_media) => {
-                    // Players send something there so that NAT lets media in.
+                    // Players open NAT mappings by sending to the media port.
                     if from.ip() == peers.player.0
                         && let Some((ip, ports)) = peers.server
                     {
@@ -129,7 +127,7 @@ impl Track {
         }
     }
 
-    /// A report or a command of the player.
+    /// Sends an RTCP datagram of the player to the server.
     async fn forward_rtcp(&self, bytes: &[u8], to: SocketAddr, router: &mut RtcpRouter) {
         let old = *router;
         let mut route = router.route(bytes, true);
@@ -147,12 +145,13 @@ impl Track {
         });
     }
 
+    /// Whether a datagram came from the server or from the media source that it announced.
     fn is_server(&self, from: SocketAddr, peers: TrackPeers) -> bool {
         from.ip() == self.shared.server.ip() || peers.server.is_some_and(|(ip, _)| ip == from.ip())
     }
 }
 
-/// The next of the base layer; never, where there is none. Its reports are read and left.
+/// Receives the next datagram of the base layer. Never completes without a base layer.
 async fn receive(pair: Option<&SocketPair>, bytes: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
     match pair {
         Some(pair) => pair.media.recv_from(bytes).await,
@@ -160,6 +159,7 @@ async fn receive(pair: Option<&SocketPair>, bytes: &mut [u8]) -> io::Result<(usi
     }
 }
 
+/// Sleeps until a deadline. Never completes without one.
 async fn sleep_until_due(due: Option<tokio::time::Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
@@ -167,5 +167,5 @@ async fn sleep_until_due(due: Option<tokio::time::Instant>) {
     }
 }
 
-/// The longest datagram that is read. chosen: above every MTU in use; RTP keeps below it.
+/// Longest datagram in bytes: above every MTU in use. RTP packets stay below the MTU.
 const MAX_DATAGRAM: usize = 9216;

@@ -1,8 +1,6 @@
-//! `marline accel rtp`: a player's stream of RTSP over two links, until it is stopped.
+//! `marline accel rtp`: offers an RTSP stream over two links to players on this host, until it is stopped.
 //!
-//! In: the words of the command. Out: a stream on the loopback; what was done, at the end.
-//!
-//! Nothing of this machine is changed, so that nothing has to be put back.
+//! The host configuration is not changed, so that nothing has to be restored.
 
 use marline_rtp::{RtpError, RtpStats, RtspListener, StreamOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,7 +11,7 @@ use crate::Exit;
 use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 
-/// Serves players until stopped.
+/// Serves players until SIGINT or SIGTERM, then prints the counters.
 pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
     let stream = StreamOptions {
         listen: args.listen,
@@ -25,12 +23,12 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
     };
     confine(Daemon::Proxy);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    let runtime = built.map_err(|error| Exit::failed(format!("cannot start the event loop: {error}")))?;
     let (primary, secondary) = (stream.primary.clone(), stream.secondary.clone());
     let stats = tokio::task::LocalSet::new().block_on(&runtime, async move {
         let mut signals = Vec::new();
         for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-            signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
+            signals.push(signal(kind).map_err(|error| Exit::failed(format!("cannot handle signals: {error}")))?);
         }
         let hangup = Hangup::caught()?;
         let listener = RtspListener::open(stream, say).await.map_err(exit)?;
@@ -44,8 +42,8 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
             () = listener.run() => {}
             never = hangup.changes_nothing(args.quiet) => match never {},
             () = std::future::poll_fn(|cx| {
-                let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
-                if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                let received = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+                if received { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
         }
         listener.close().await;
@@ -60,16 +58,16 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
     Ok(())
 }
 
-/// What was done, in a line.
+/// Counters as one line for people.
 fn summary(stats: &RtpStats) -> String {
     let RtpStats { requests, duplicated, reports, offloaded, feedback, media, filled, lost, .. } = stats;
     let base = match stats.base_layer {
         "off" => String::new(),
-        how => format!("; base layer {how}: {} packets, {filled} of them filled holes", stats.base_media),
+        state => format!("; base layer {state}: {} packets, {filled} of them filled holes", stats.base_media),
     };
     format!(
-        "{requests} requests, {duplicated} over both links; {reports} reports, {offloaded} over the second link alone; \
-         {feedback} commands by RTCP; {media} packets of media, {lost} missing{base}"
+        "{requests} requests, {duplicated} over both links; {reports} reports, {offloaded} over the secondary link alone; \
+         {feedback} RTCP feedback; {media} media packets, {lost} lost{base}"
     )
 }
 
@@ -88,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_layer_that_is_not_asked_for_is_not_spoken_of() {
+    fn the_summary_mentions_the_base_layer_only_if_one_was_requested() {
         let off = RtpStats { base_layer: "off", media: 7, ..RtpStats::default() };
-        assert!(summary(&off).ends_with("7 packets of media, 0 missing"));
+        assert!(summary(&off).ends_with("7 media packets, 0 lost"));
         let on = RtpStats { base_layer: "aligned", filled: 3, base_media: 9, ..off };
         assert!(summary(&on).ends_with("; base layer aligned: 9 packets, 3 of them filled holes"));
     }

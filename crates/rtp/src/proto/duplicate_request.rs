@@ -1,22 +1,19 @@
-//! A request that was made over both links: which answer counts.
+//! A request that was sent over both links: decides which response the player gets.
 //!
-//! In: answers, and links that are gone. Out: the one answer that is passed on, once.
-//!
-//! 1. The first good answer counts at once.
-//! 2. A refusal waits for the other link's answer: a session that is ended twice is unknown the second time, whichever of both
-//!    was heard first.
-//! 3. When no other answer can come, a refusal is the answer.
+//! The first successful response counts at once. An error response waits for the other link, because a server that receives a
+//! TEARDOWN twice reports an unknown session for the second copy, whichever response arrives first. When no other response
+//! can come, the error is the result.
 
-/// Over which of both.
+/// One of the two links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkRole {
-    /// The first link.
+    /// The link that carries the media.
     Primary,
-    /// The second link.
+    /// The link that assists.
     Secondary,
 }
 
-/// What was asked and has no answer yet. `A` is an answer.
+/// A pending request. `R` is the type of its responses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DuplicatedRequest<R> {
     primary: bool,
@@ -25,12 +22,12 @@ pub struct DuplicatedRequest<R> {
 }
 
 impl<R> DuplicatedRequest<R> {
-    /// Asked over these.
+    /// A request that was sent over the given links.
     pub const fn new(primary: bool, secondary: bool) -> Self {
         Self { primary, secondary, refusal: None }
     }
 
-    /// An answer has come; what is to be passed on. Nothing more may be told after that.
+    /// Records a response. Returns the one to forward, after which the request is finished.
     pub fn on_response(&mut self, link: LinkRole, is_good: bool, response: R) -> Option<R> {
         if is_good {
             return Some(response);
@@ -39,7 +36,7 @@ impl<R> DuplicatedRequest<R> {
         self.on_link_lost(link)
     }
 
-    /// No answer will come over this one, or not in time; what is to be passed on.
+    /// Records that no response will arrive over this link, or not in time. Returns the response to forward, if any.
     pub fn on_link_lost(&mut self, link: LinkRole) -> Option<R> {
         match link {
             LinkRole::Primary => self.primary = false,
@@ -48,12 +45,12 @@ impl<R> DuplicatedRequest<R> {
         if self.is_unanswerable() { self.refusal.take() } else { None }
     }
 
-    /// Whether one has refused it, and it waits for the other.
+    /// Whether one link has returned an error and the other is still awaited.
     pub const fn is_refused(&self) -> bool {
         self.refusal.is_some()
     }
 
-    /// Whether nobody can answer any more.
+    /// Whether no link can return a response any more.
     pub const fn is_unanswerable(&self) -> bool {
         !self.primary && !self.secondary
     }
@@ -64,24 +61,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_good_answer_counts() {
+    fn the_first_successful_response_counts() {
         assert_eq!(DuplicatedRequest::new(true, true).on_response(LinkRole::Secondary, true, 200), Some(200));
     }
 
     #[test]
-    fn a_refusal_waits_for_the_other() {
+    fn an_error_response_waits_for_the_other_link() {
         let mut request = DuplicatedRequest::new(true, true);
         assert_eq!(request.on_response(LinkRole::Primary, false, 454), None);
         assert_eq!(request.on_response(LinkRole::Secondary, true, 200), Some(200));
         let mut request = DuplicatedRequest::new(true, true);
         assert_eq!(request.on_response(LinkRole::Primary, false, 454), None);
-        assert_eq!(request.on_response(LinkRole::Secondary, false, 500), Some(454), "the refusal that came first");
+        assert_eq!(request.on_response(LinkRole::Secondary, false, 500), Some(454), "the error that arrived first");
         let mut alone = DuplicatedRequest::new(true, false);
         assert_eq!(alone.on_response(LinkRole::Primary, false, 404), Some(404));
     }
 
     #[test]
-    fn a_line_that_is_gone_answers_nothing() {
+    fn a_lost_link_returns_no_response() {
         let mut request = DuplicatedRequest::new(true, true);
         assert_eq!((request.on_link_lost(LinkRole::Primary), request.is_unanswerable()), (None, false));
         assert_eq!(request.on_response(LinkRole::Secondary, false, 454), Some(454));

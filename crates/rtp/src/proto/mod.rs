@@ -1,17 +1,17 @@
-//! Streams over UDP with a second link beside the first, and nothing changed at the server: Super-aggregation §5, over RTP.
+//! Decisions and wire formats of an RTP stream over two links (Super-aggregation, section 5), without I/O and without a clock.
 //!
-//! In: what a player and an unmodified server say to each other, by RTSP (RFC 2326), RTP and RTCP (RFC 3550). Out: over
-//! which link each of it goes, and one stream of media made from what both links bring.
+//! 1. *Reports are offloaded* (section 5.1.1): the player's RTCP reports take the secondary link ([`RtcpRouter`]), so that they
+//!    continue in an outage of the primary link and do not compete with its media.
+//! 2. *Commands are duplicated* (section 5.1.2): messages that may arrive twice are sent over both links, and the first
+//!    successful response counts. This holds for RTCP feedback ([`RtcpRouter`]) and for repeatable RTSP requests
+//!    ([`rtsp::is_repeatable`], [`DuplicatedRequest`]).
+//! 3. *The base layer is mirrored* (section 5.1.3): the frames that others depend on are requested a second time over the
+//!    secondary link, and fill holes in the stream of the primary link ([`StreamMerger`]).
 //!
-//! 1. *RtcpRouter offloaded* (§5.1.1): a receiver's reports leave over the second link ([`RtcpRouter`]). They keep coming while
-//!    the first one is dark, and do not compete with media for its air.
-//! 2. *Commands duplicated* (§5.1.2): what may be heard twice is said over both links, and the first good answer counts:
-//!    feedback by RTCP ([`RtcpRouter`]), requests by RTSP ([`rtsp::is_repeatable`], [`DuplicatedRequest`]).
-//! 3. *Base layer mirrored* (§5.1.3): the frames that others depend on are asked for a second time over the second link,
-//!    and put into the first link's stream where it has a hole ([`StreamMerger`]).
-//! 4. Nothing needs the first link's source address on the second link: a receiver is known by its SSRC and a session by its
-//!    name, so that all of it passes NAT.
-//! 5. Views borrow, never panic and keep nothing; what they do not understand passes as it came.
+//! The secondary link never needs the primary link's source address: a receiver is identified by its SSRC and a session by its
+//! identifier. Therefore all of it works behind NAT. Messages that cannot be parsed are forwarded unchanged.
+//!
+//! The server stays unmodified: RTSP as in RFC 2326, RTP and RTCP as in RFC 3550.
 
 mod duplicate_request;
 pub mod merge;

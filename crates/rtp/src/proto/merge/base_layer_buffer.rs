@@ -1,7 +1,7 @@
-//! What the second link has brought and is not passed yet: pictures, and what is known of their numbers.
+//! Buffer of base-layer packets from the secondary link: what has not been merged yet, and what is known of their positions.
 //!
-//! In: packets, and pairs of the same content in both streams. Out: parts whose numbers are known; the next picture that has
-//! to fill a hole as a whole.
+//! Where one packet of a picture was matched with the primary stream, the shift between the sequence numbers places all of its
+//! packets exactly. A picture without any match can only fill a hole as a whole ([`BaseLayerBuffer::next_access_unit`]).
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,18 @@ use marline_core::units::Instant;
 
 use super::extended_seq::ExtendedSeq;
 
-/// The second stream.
+/// State of the base-layer stream.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BaseLayerBuffer {
     pub(super) ssrc: Option<u32>,
     pub(super) ext_seq: ExtendedSeq,
     pub(super) packets: BTreeMap<u64, BufferedPacket>,
-    /// Up to here it has left, or is not wanted any more.
+    /// Extended sequence number up to which packets were merged or are obsolete.
     pub(super) passed: u64,
-    /// Pairs that have not left: first stream's number, second's.
+    /// Matched packets that have not left yet: sequence number in the primary stream to that in the base-layer stream.
     pub(super) pairs: BTreeMap<u64, u64>,
-    /// By the time of a picture: what its numbers are less than the first stream's; none: pairs contradict each other.
+    /// By timestamp of a picture: what to add to its sequence numbers to get those of the primary stream. `None` if matches
+    /// contradict each other.
     seq_shifts: BTreeMap<u32, Option<u64>>,
     pub(super) last_seen: Option<Instant>,
 }
@@ -32,18 +33,18 @@ pub(super) struct BufferedPacket {
     pub(super) since: Instant,
 }
 
-/// A picture of the second stream.
+/// A complete picture of the base-layer stream: the packets `first..=last`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AccessUnit {
     pub(super) first: u64,
     pub(super) last: u64,
-    /// In the first stream's clock.
+    /// In the clock of the primary stream.
     pub(super) timestamp: u32,
     pub(super) since: Instant,
 }
 
 impl BaseLayerBuffer {
-    /// A pair says by how much the numbers of this picture are less than the first stream's.
+    /// Records the shift that a matched packet of this picture shows.
     pub(super) fn learn_seq_shift(&mut self, shift: u64, timestamp: u32) {
         let known = self.seq_shifts.entry(timestamp).or_insert(Some(shift));
         if *known != Some(shift) {
@@ -54,24 +55,24 @@ impl BaseLayerBuffer {
         }
     }
 
-    /// What is to be added to numbers of this picture, if its pairs agree.
+    /// What to add to sequence numbers of this picture, if all its matches agree.
     pub(super) fn seq_shift(&self, timestamp: u32) -> Option<u64> {
         self.seq_shifts.get(&timestamp).copied().flatten()
     }
 
-    /// Another stream has taken the place of the first.
+    /// Forgets the relation to the primary stream, because another SSRC replaced it.
     pub(super) fn restart(&mut self) {
         self.pairs.clear();
         self.seq_shifts.clear();
     }
 
-    /// The parts of a picture that are here, with their numbers.
+    /// The buffered packets of a picture with their sequence numbers.
     pub(super) fn packets_of(&self, timestamp: u32) -> Vec<(u64, Vec<u8>)> {
         let packets = self.packets.iter().filter(|(_, packet)| packet.timestamp == timestamp);
         packets.map(|(seq, packet)| (*seq, packet.bytes.clone())).collect()
     }
 
-    /// The first picture of the second stream that is not passed, if it is whole and the first link has brought nothing of it.
+    /// The first complete picture that has not been merged and of which the primary link has delivered no packet.
     pub(super) fn next_access_unit(&self, next: u64, clock_offset: Option<u32>) -> Option<AccessUnit> {
         let clock_offset = clock_offset?;
         let mut packets = self.packets.range(self.passed.saturating_add(1)..).peekable();
@@ -84,7 +85,7 @@ impl BaseLayerBuffer {
             let begins = *first == self.passed + 1 || self.packets.contains_key(&(first - 1));
             let ends = end.marker || self.packets.contains_key(&(last + 1));
             match self.seq_shifts.get(&packet.timestamp) {
-                // It leaves by itself; what is behind it is not to overtake it.
+                // Its packets are queued by sequence number. Later pictures must not overtake it.
                 Some(Some(shift)) if last.wrapping_add(*shift) >= next => return None,
                 Some(_) => {}
                 None if is_whole && begins && ends => {
@@ -98,5 +99,5 @@ impl BaseLayerBuffer {
     }
 }
 
-/// Pictures whose numbers are remembered. chosen: ten seconds of 25 pictures each.
+/// Pictures whose shift is remembered: ten seconds at 25 pictures per second.
 const MAX_PICTURES: usize = 256;

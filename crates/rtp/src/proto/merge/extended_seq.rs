@@ -1,21 +1,21 @@
-//! ExtendedSeq that go round, made such that do not (RFC 3550 appendix A.1).
+//! Extended sequence numbers (RFC 3550 appendix A.1): 16-bit numbers that wrap become 64-bit numbers that do not.
 //!
-//! In: 16 bits of a number, in about their order. Out: all of it.
-//!
-//! What is a little behind is late; everything else is ahead, however long the silence before it was.
+//! A number slightly below the highest one is a late packet. Every other number is ahead, however long the pause before it,
+//! because an outage may cost more packets than half of the number space.
 
-/// Extends numbers by what was seen last.
+/// Extends sequence numbers by the highest one so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct ExtendedSeq(Option<u64>);
 
-/// So far behind is late. From RFC 3550 appendix A.1 (`MAX_DROPOUT`), which has it for the other direction.
+/// Largest distance below the highest number that counts as late. The value is `MAX_DROPOUT` of RFC 3550 appendix A.1, which limits
+/// the other direction.
 const MAX_LATE: u16 = 3000;
 
-/// Where counting begins, so that what comes a little too late has a number, too.
+/// First cycle. It is above zero, so that packets which arrive before the first one in order have numbers as well.
 const START: u64 = 1 << 32;
 
 impl ExtendedSeq {
-    /// The whole number; the highest one is remembered.
+    /// Returns the extended number and remembers the highest one.
     pub(super) fn extend(&mut self, low: u16) -> u64 {
         let last = *self.0.get_or_insert(START | u64::from(low));
         let [.., high, lowest] = last.to_be_bytes();
@@ -35,12 +35,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_on_where_their_bits_go_round() {
+    fn extended_numbers_continue_across_a_wrap() {
         let mut extended = ExtendedSeq::default();
         let first = extended.extend(65_534);
         assert_eq!(extended.extend(1), first + 3);
-        assert_eq!(extended.extend(65_535), first + 1, "one that comes late");
+        assert_eq!(extended.extend(65_535), first + 1, "a late packet");
         assert_eq!(extended.extend(2), first + 4);
-        assert_eq!(extended.extend(50_002), first + 50_004, "after a long silence");
+        assert_eq!(extended.extend(50_002), first + 50_004, "after a long outage");
     }
 }

@@ -1,26 +1,24 @@
-//! Whether other frames depend on a packet's: the base layer of an ordinary stream of H.264 (RFC 6184 §5.3).
+//! Layers of an H.264 stream (RFC 6184 section 5.3): whether other frames depend on the frame of a packet.
 //!
-//! In: a payload of RTP. Out: base, enhancement, or not known.
-//!
-//! 1. `nal_ref_idc` is zero for what nobody refers to: such frames are the layer that can be left out (temporal
-//!    scalability, which ordinary encoders have by their B frames).
-//! 2. Parameter sets and whatever is referred to are the base. Of an aggregate the header says the highest of its units.
+//! `nal_ref_idc` is zero for frames that no other frame refers to. They form the enhancement layer, which can be dropped without
+//! damage to other frames; ordinary encoders produce it with their B-frames. Parameter sets and all referenced frames form the
+//! base layer. The header of an aggregation packet holds the highest value of its units.
 
-/// Which layer.
+/// Layer of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
-    /// Others depend on it.
+    /// Other frames depend on it.
     Base,
-    /// Nothing depends on it.
+    /// No other frame depends on it.
     Enhancement,
 }
 
 impl Layer {
-    /// Of a payload of H.264; none: it is empty, or says that it is broken.
+    /// The layer of an H.264 payload, or `None` if it is empty or marked as damaged.
     pub fn of_h264(payload: &[u8]) -> Option<Self> {
         let first = *payload.first()?;
-        let (broken, referred) = (first & 0x80 != 0, first & 0x60 != 0);
-        (!broken).then_some(if referred { Self::Base } else { Self::Enhancement })
+        let (is_damaged, is_referenced) = (first & 0x80 != 0, first & 0x60 != 0);
+        (!is_damaged).then_some(if is_referenced { Self::Base } else { Self::Enhancement })
     }
 }
 
@@ -29,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_referred_to_is_the_base() {
+    fn referenced_frames_are_the_base_layer() {
         // A parameter set, an IDR picture, a fragment of one, a P picture, a B picture, its fragment.
         let cases = [(0x67, true), (0x65, true), (0x7c, true), (0x41, true), (0x01, false), (0x1c, false)];
         for (first, is_base) in cases {

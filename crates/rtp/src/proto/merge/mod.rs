@@ -1,15 +1,15 @@
-//! One stream of media from two: the first link's, and its base layer over the second link (Super-aggregation §5.1.3).
+//! Merges two RTP streams into one: the stream of the primary link, and its base layer over the secondary link (Super-aggregation
+//! section 5.1.3). The output has the sequence numbers, timestamps and SSRC of the primary stream.
 //!
-//! In: packets of RTP of both links. Out: packets of one stream, in the first one's numbers, times and name.
-//!
-//! 1. What the first link brings leaves at once. Where it has a hole, what comes behind waits for [`StreamMerger::new`]'s hold at
-//!    most, and for nothing while the second link brings nothing that could fill it.
-//! 2. The streams are laid upon each other by their content (`stream_aligner`). A picture of which the first link has brought one
-//!    part has its other parts' numbers from that: they are filled in exactly.
-//! 3. A picture of which the first link has brought nothing fills a hole that has room for it, in the second stream's
-//!    order, when it is whole and its time is up: a hold after it came, or when the first link is past it.
-//! 4. What the second link cannot fill stays a hole in the numbers: a player sees losses as losses.
-//! 5. Everything that is kept has a bound and an age.
+//! 1. Packets of the primary link leave at once. Packets behind a hole wait for the base layer, for `reorder_wait` at most, and not
+//!    at all while the secondary link delivers nothing that could fill the hole.
+//! 2. `stream_aligner` aligns the streams by payload. Where the primary link delivered one packet of a picture, the other packets
+//!    of that picture have known sequence numbers and are filled in exactly.
+//! 3. A picture of which the primary link delivered nothing fills a hole that is large enough, in the order of the base-layer
+//!    stream. It must be complete, and `reorder_wait` must have passed since it arrived, or the primary stream must have
+//!    continued past it.
+//! 4. What the base layer cannot fill stays a gap in the sequence numbers, so that the player sees losses as losses.
+//! 5. All buffers are bounded in size and age.
 
 mod base_layer_buffer;
 mod extended_seq;
@@ -29,32 +29,34 @@ use super::wire::rtp::RtpPacket;
 
 pub use self::h264_layer::Layer;
 
-/// Makes one stream of media of two: the first link's, and its base layer over the second link.
+/// Merger of one track; see the [module documentation](self).
 #[derive(Clone, Debug)]
 pub struct StreamMerger {
     reorder_wait: Duration,
     is_h264: bool,
     now: Instant,
-    /// The first stream's name and kind, and when it last brought something.
+    /// SSRC and payload type of the primary stream, and when its last packet arrived.
     source: Option<(u32, u8, Instant)>,
     ext_seq: ExtendedSeq,
-    /// The number that leaves next.
+    /// Extended sequence number that leaves next.
     next_seq: Option<u64>,
+    /// Packets behind a hole, by extended sequence number.
     waiting: BTreeMap<u64, WaitingPacket>,
-    /// The latest time of the first stream.
+    /// Latest timestamp of the primary stream.
     latest: Option<u32>,
-    /// Whether what left last ended a picture.
+    /// Whether the packet that left last ended a picture.
     at_picture_boundary: bool,
     base_layer: BaseLayerBuffer,
     aligner: StreamAligner,
-    /// Numbers that were given up, and those that the second link has filled.
+    /// Sequence numbers that were given up as lost.
     skipped: BTreeSet<u64>,
+    /// Sequence numbers that the base layer has filled.
     filled: BTreeSet<u64>,
     counts: MergeCounts,
     outputs: VecDeque<Vec<u8>>,
 }
 
-/// One that is ahead of a hole.
+/// A packet behind a hole.
 #[derive(Clone, Debug)]
 struct WaitingPacket {
     bytes: Vec<u8>,
@@ -62,40 +64,40 @@ struct WaitingPacket {
     is_base_layer: bool,
 }
 
-/// What was done so far.
+/// Counters of one track.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MergeCounts {
-    /// Packets that the first link has brought.
+    /// Packets from the primary link.
     pub primary: u64,
-    /// Packets that the second link has brought.
+    /// Base-layer packets from the secondary link.
     pub base_layer: u64,
-    /// Packets that only the second link has brought, and that have left.
+    /// Packets in the output that only the secondary link delivered. May fall when the primary link delivers one late.
     pub filled: u64,
-    /// Numbers that have not left.
+    /// Sequence numbers missing in the output. May fall when a packet arrives late.
     pub lost: u64,
-    /// Pictures of the second link for which the hole had no room.
+    /// Pictures of the base layer that were larger than the hole.
     pub unplaced: u64,
-    /// Pictures of H.264 that have left, by the last packet of each: of the base.
+    /// H.264 pictures of the base layer in the output, counted by the last packet of each.
     pub base_pictures: u64,
-    /// And of the enhancement.
+    /// H.264 pictures of the enhancement layer in the output.
     pub enhancement_pictures: u64,
 }
 
-/// How it stands with the second stream.
+/// Relation of the base-layer stream to the primary stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AlignmentState {
-    /// It has brought nothing for a while.
+    /// No base-layer packet has arrived for a while.
     NoData,
-    /// Nothing of it was found in the first one yet.
+    /// No common payload was found yet.
     Searching,
-    /// It fills holes.
+    /// The streams are aligned, and the base layer fills holes.
     Aligned,
-    /// It is not a layer of the first one: other bytes.
+    /// The streams have no payload in common: it is another encoding.
     Unrelated,
 }
 
 impl StreamMerger {
-    /// `reorder_wait`: for how long what is behind a hole waits for it to be filled. `is_h264`: pictures are counted by layers.
+    /// `reorder_wait` is how long packets behind a hole wait for the base layer. `is_h264` enables counting pictures by layer.
     pub fn new(reorder_wait: Duration, is_h264: bool) -> Self {
         Self {
             reorder_wait,
@@ -116,7 +118,7 @@ impl StreamMerger {
         }
     }
 
-    /// The first link has brought this.
+    /// Handles a datagram from the primary link.
     pub fn on_primary(&mut self, now: Instant, bytes: Vec<u8>) {
         self.now = self.now.max(now);
         let Some(rtp) = RtpPacket::parse(&bytes) else {
@@ -125,7 +127,7 @@ impl StreamMerger {
         };
         match self.source {
             Some((ssrc, ..)) if ssrc == rtp.ssrc => {}
-            // Repairs and the like may have names of their own; a stream that is silent has ended.
+            // Retransmissions and FEC may use an SSRC of their own: they pass. After a timeout, another SSRC is a new stream.
             Some((.., last_seen)) if now.since(last_seen) < STREAM_TIMEOUT => {
                 self.outputs.push_back(bytes);
                 return;
@@ -159,7 +161,7 @@ impl StreamMerger {
         self.release();
     }
 
-    /// The second link has brought this.
+    /// Handles a datagram of the base layer from the secondary link.
     pub fn on_base_layer(&mut self, now: Instant, bytes: Vec<u8>) {
         self.now = self.now.max(now);
         let Some(rtp) = RtpPacket::parse(&bytes) else { return };
@@ -183,13 +185,13 @@ impl StreamMerger {
         self.release();
     }
 
-    /// Does what is due.
+    /// Releases packets whose wait is over.
     pub fn tick(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.release();
     }
 
-    /// When there is something to do.
+    /// When to call [`tick`](Self::tick) next.
     pub fn deadline(&self) -> Option<Instant> {
         let next = self.next_seq?;
         let ahead = self.waiting.values().next().map(|waiting| waiting.since + self.hole_wait());
@@ -200,17 +202,17 @@ impl StreamMerger {
         [ahead, picture].into_iter().flatten().min()
     }
 
-    /// What leaves.
+    /// Next packet for the player.
     pub fn poll(&mut self) -> Option<Vec<u8>> {
         self.outputs.pop_front()
     }
 
-    /// What was done so far.
+    /// Counters so far.
     pub const fn counts(&self) -> MergeCounts {
         self.counts
     }
 
-    /// How it stands with the second stream.
+    /// Relation of the base-layer stream to the primary stream.
     pub fn alignment(&self) -> AlignmentState {
         match () {
             () if !self.has_base_layer() => AlignmentState::NoData,
@@ -224,13 +226,13 @@ impl StreamMerger {
         self.base_layer.last_seen.is_some_and(|since| self.now.since(since) < STREAM_TIMEOUT)
     }
 
-    /// For how long something waits behind a hole.
+    /// How long a packet waits behind a hole.
     fn hole_wait(&self) -> Duration {
         let may_be_filled = self.aligner.clock_offset().is_some() && self.has_base_layer();
         if may_be_filled { self.reorder_wait } else { Duration::ZERO }
     }
 
-    /// Another stream in the place of the first.
+    /// Begins with a new primary stream. Packets of the old one leave at once.
     fn restart_primary(&mut self) {
         for (_, waiting) in std::mem::take(&mut self.waiting) {
             self.outputs.push_back(waiting.bytes);
@@ -243,7 +245,7 @@ impl StreamMerger {
         self.aligner.restart();
     }
 
-    /// The same payload in both.
+    /// Records that packets of both streams have the same payload.
     fn record_pair(&mut self, primary: StreamPos, base: StreamPos) {
         self.base_layer.learn_seq_shift(primary.seq.wrapping_sub(base.seq), base.timestamp);
         if self.next_seq.is_some_and(|next| primary.seq < next) {
@@ -254,7 +256,7 @@ impl StreamMerger {
         self.fill_known(base.timestamp);
     }
 
-    /// Fills in the parts of a picture whose numbers are known.
+    /// Fills in the packets of a picture whose sequence numbers are known.
     fn fill_known(&mut self, timestamp: u32) {
         let (Some(shift), Some(next)) = (self.base_layer.seq_shift(timestamp), self.next_seq) else { return };
         for (base_seq, bytes) in self.base_layer.packets_of(timestamp) {
@@ -263,7 +265,7 @@ impl StreamMerger {
                 self.base_layer.pairs.insert(seq, base_seq);
                 self.enqueue_base_layer(seq, bytes);
             } else if self.skipped.remove(&seq) {
-                // A player that waits for longer than we do still takes it.
+                // Too late for the order, but players with a longer reordering buffer still use it.
                 self.counts.lost -= 1;
                 self.counts.filled += 1;
                 self.filled.insert(seq);
@@ -272,13 +274,14 @@ impl StreamMerger {
         }
     }
 
-    /// One of the second stream gets a number of the first.
+    /// Queues a base-layer packet under a sequence number of the primary stream.
     fn enqueue_base_layer(&mut self, seq: u64, bytes: Vec<u8>) {
         if let Some(bytes) = self.with_primary_header(seq, bytes) {
             self.waiting.insert(seq, WaitingPacket { bytes, since: self.now, is_base_layer: true });
         }
     }
 
+    /// Rewrites a base-layer packet to the header of the primary stream.
     fn with_primary_header(&self, seq: u64, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         let ((ssrc, payload_type, _), clock_offset) = (self.source?, self.aligner.clock_offset()?);
         let timestamp = RtpPacket::parse(&bytes)?.timestamp.wrapping_add(clock_offset);
@@ -287,7 +290,10 @@ impl StreamMerger {
             .then_some(bytes)
     }
 
-    /// Lets go what may.
+    /// Moves all packets that may leave to the output.
+    ///
+    /// Each round does the first of these that applies: emit the next packet in order; place a complete picture of the base layer
+    /// into the hole; give up the hole, because the packet behind it has waited long enough.
     fn release(&mut self) {
         let Some(mut next) = self.next_seq else { return };
         loop {
@@ -298,15 +304,15 @@ impl StreamMerger {
                 continue;
             }
             let ahead = self.waiting.first_key_value().map(|(seq, waiting)| (*seq, waiting.since));
-            let is_up = ahead.is_some_and(|(_, since)| self.now >= since + self.hole_wait());
+            let wait_is_over = ahead.is_some_and(|(_, since)| self.now >= since + self.hole_wait());
             if let Some(picture) = self.base_layer.next_access_unit(next, self.aligner.clock_offset()) {
                 let is_past = self.latest.is_some_and(|latest| is_after(latest, picture.timestamp));
-                if self.now >= picture.since + self.reorder_wait || is_up && is_past {
+                if self.now >= picture.since + self.reorder_wait || wait_is_over && is_past {
                     next = self.place_picture(next, ahead.map(|(seq, _)| seq), &picture);
                     continue;
                 }
             }
-            let Some((seq, _)) = ahead.filter(|_| is_up) else { break };
+            let Some((seq, _)) = ahead.filter(|_| wait_is_over) else { break };
             self.counts.lost += seq - next;
             self.skipped.extend((next..seq).rev().take(MAX_REMEMBERED));
             next = seq;
@@ -315,6 +321,7 @@ impl StreamMerger {
         self.prune();
     }
 
+    /// Outputs one packet and updates the counters.
     fn emit(&mut self, seq: u64, waiting: WaitingPacket) {
         if let Some(base_seq) = self.base_layer.pairs.remove(&seq) {
             self.base_layer.passed = self.base_layer.passed.max(base_seq);
@@ -332,9 +339,9 @@ impl StreamMerger {
         self.outputs.push_back(waiting.bytes);
     }
 
-    /// Puts a picture into the hole at `next`, if it has room; what leaves next then.
+    /// Places a picture into the hole at `next`, if it fits before the packet `ahead`. Returns the sequence number that leaves next.
     fn place_picture(&mut self, next: u64, ahead: Option<u64>, picture: &AccessUnit) -> u64 {
-        // What is missing of the picture before it is to be seen as missing.
+        // If the previous picture has no end, one number stays free, so that the player sees that picture as incomplete.
         let begin = next + u64::from(!self.at_picture_boundary);
         let length = picture.last - picture.first + 1;
         self.base_layer.passed = picture.last;
@@ -356,7 +363,7 @@ impl StreamMerger {
         begin
     }
 
-    /// What has left and what is old is not kept.
+    /// Drops packets that were merged or are too old, and bounds the sets of sequence numbers.
     fn prune(&mut self) {
         let (passed, now) = (self.base_layer.passed, self.now);
         let old = self.reorder_wait + STREAM_TIMEOUT;
@@ -379,16 +386,16 @@ impl StreamMerger {
     }
 }
 
-/// Whether a time is behind another one; times go round.
+/// Whether timestamp `one` is later than `other`. Timestamps wrap.
 fn is_after(one: u32, other: u32) -> bool {
     (1..1 << 31).contains(&one.wrapping_sub(other))
 }
 
-/// A stream that brings nothing for so long has ended. chosen: longer than pauses between pictures, even of slides.
+/// A stream without packets for this long has ended. Longer than pauses between pictures, even of slide shows.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: two seconds of 20 Mbit/s, as `stream_aligner` remembers.
+/// Packets per buffer: two seconds at 20 Mbit/s, as in `stream_aligner`.
 const MAX_PACKETS: usize = 4096;
-/// Numbers that may still come late. chosen: half a second of 12 Mbit/s.
+/// Sequence numbers for which late packets are still accepted: half a second at 12 Mbit/s.
 const MAX_REMEMBERED: usize = 512;
-/// Passed packets of the second stream that still may fill what was given up. chosen: a picture of 100 KiB.
+/// Merged base-layer packets that are kept, since they may still fill sequence numbers that were given up: a picture of 100 KiB.
 const KEPT_PASSED: u64 = 96;

@@ -1,33 +1,31 @@
-//! The same content in two streams, found by what it is.
+//! Aligns two RTP streams by payload: finds which packets of both are the same, and the offset between the streams' clocks.
 //!
-//! In: payloads of both, with their numbers and times. Out: pairs, and how far apart the streams' clocks are.
+//! Two sessions with one server begin at random sequence numbers and timestamps (RFC 3550 section 5.1), and the clocks in sender
+//! reports agree to some milliseconds only. If the base-layer stream is a part of the primary stream, payloads are equal byte for
+//! byte. That alignment is exact, and it also shows whether the second stream is a part of the first at all.
 //!
-//! 1. Two sessions with one server begin at random numbers and times (RFC 3550 §5.1), and clocks of senders' reports agree no
-//!    better than to some milliseconds. Where the second stream is a layer of the first, payloads are the same to the byte:
-//!    that is exact, and says by itself whether it is a layer of it.
-//! 2. What occurs twice in one stream (parameter sets, a picture that stands still) tells nothing.
-//! 3. Clocks are believed after [`VOTES`] pairs of different times that agree; pairs that disagree weigh against it.
+//! A payload that occurs twice in one stream (parameter sets, a still picture) aligns nothing. The clock offset is trusted after
+//! [`VOTES`] matching pictures with the same offset; pictures with another offset count against it.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Shorter payloads are not looked at. chosen: parameter sets and empty pictures are shorter, parts of pictures are not.
+/// Minimum payload length in bytes. Parameter sets and empty pictures are shorter, fragments of pictures are longer.
 const MIN_PAYLOAD: usize = 64;
-/// chosen: chance agrees not even once.
+/// Matching pictures before the clock offset is trusted. A single match by chance is improbable already.
 const VOTES: u32 = 3;
-/// Payloads that are remembered of each stream. chosen: two seconds of 20 Mbit/s.
+/// Payloads that are indexed for each stream: two seconds at 20 Mbit/s.
 const MAX_PAYLOADS: usize = 4096;
-/// Payloads of both streams without a pair that agrees, after which they are called unrelated. chosen: some ten seconds of a
-/// thin stream.
+/// Payloads of each stream without any match, after which the streams count as unrelated: about ten seconds of a low-rate stream.
 const UNRELATED_AFTER: u64 = 400;
 
-/// Where a payload stood.
+/// Position of a payload in its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StreamPos {
     pub(super) seq: u64,
     pub(super) timestamp: u32,
 }
 
-/// See the [module](self).
+/// Aligner of two streams; see the [module documentation](self).
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamAligner {
     primary: PayloadIndex,
@@ -37,7 +35,7 @@ pub(super) struct StreamAligner {
     last_vote: Option<u32>,
 }
 
-/// Payloads of one stream by their print; those that stood in two places have none.
+/// Positions of one stream's payloads by fingerprint. Payloads at two positions have `None`.
 #[derive(Clone, Debug, Default)]
 struct PayloadIndex {
     positions: BTreeMap<u64, Option<StreamPos>>,
@@ -46,38 +44,39 @@ struct PayloadIndex {
 }
 
 impl StreamAligner {
-    /// One of the first stream; where it stood in the second, if that is known and agrees.
+    /// Records a packet of the primary stream. Returns its position in the base-layer stream, if known and in agreement with the
+    /// clock offset.
     pub(super) fn on_primary(&mut self, payload: &[u8], pos: StreamPos) -> Option<StreamPos> {
         let fingerprint = self.primary.insert(payload, pos)?;
         let counterpart = self.base_layer.find(fingerprint)?;
         self.vote(pos, counterpart).then_some(counterpart)
     }
 
-    /// One of the second stream; where it stood in the first.
+    /// Records a packet of the base-layer stream. Returns its position in the primary stream.
     pub(super) fn on_base_layer(&mut self, payload: &[u8], pos: StreamPos) -> Option<StreamPos> {
         let fingerprint = self.base_layer.insert(payload, pos)?;
         let counterpart = self.primary.find(fingerprint)?;
         self.vote(counterpart, pos).then_some(counterpart)
     }
 
-    /// What is to be added to times of the second stream to have the first's; none: not known yet.
+    /// What to add to timestamps of the base-layer stream to get those of the primary stream, once known.
     pub(super) fn clock_offset(&self) -> Option<u32> {
         (self.votes >= VOTES).then_some(self.clock_offset)
     }
 
-    /// Whether enough of both was seen to say that they are not of one content.
+    /// Whether enough packets of both streams arrived without a match to conclude that they differ.
     pub(super) fn is_unrelated(&self) -> bool {
         self.votes == 0 && self.primary.count.min(self.base_layer.count) > UNRELATED_AFTER
     }
 
-    /// Forgets the first stream: another has taken its place.
+    /// Forgets the primary stream, because another SSRC replaced it.
     pub(super) fn restart(&mut self) {
         *self = Self { base_layer: std::mem::take(&mut self.base_layer), ..Self::default() };
     }
 
     fn vote(&mut self, primary: StreamPos, base_layer: StreamPos) -> bool {
         let clock_offset = primary.timestamp.wrapping_sub(base_layer.timestamp);
-        // Parts of one picture are one vote.
+        // All packets of one picture are one vote.
         if self.last_vote != Some(base_layer.timestamp) {
             self.last_vote = Some(base_layer.timestamp);
             if self.votes == 0 {
@@ -118,7 +117,8 @@ impl PayloadIndex {
     }
 }
 
-/// FNV-1a (draft-eastlake-fnv) with 64 bits: both streams are one server's, who has nothing to gain from a collision.
+/// 64-bit FNV-1a (draft-eastlake-fnv). A keyed hash is not needed: both streams come from one server, which gains nothing by a
+/// collision.
 fn fingerprint(payload: &[u8]) -> u64 {
     payload.iter().fold(0xcbf2_9ce4_8422_2325, |fingerprint, byte| {
         (fingerprint ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_agree_tell_how_far_clocks_are_apart() {
+    fn matching_payloads_give_the_clock_offset() {
         let mut aligner = StreamAligner::default();
         for n in 0..3_u8 {
             let (primary, base_layer) = (pos(n.into(), 1000 * u32::from(n)), pos(50, 90 + 1000 * u32::from(n)));
@@ -144,11 +144,11 @@ mod tests {
         }
         assert_eq!(aligner.clock_offset(), Some(90_u32.wrapping_neg()));
         assert_eq!(aligner.on_base_layer(&[9; 64], pos(60, 7)), None);
-        assert_eq!(aligner.on_primary(&[9; 64], pos(9, 0)), None, "it disagrees");
+        assert_eq!(aligner.on_primary(&[9; 64], pos(9, 0)), None, "another clock offset");
     }
 
     #[test]
-    fn what_occurs_twice_or_is_short_tells_nothing() {
+    fn repeated_and_short_payloads_align_nothing() {
         let mut aligner = StreamAligner::default();
         for n in 0..9 {
             aligner.on_primary(&[7; 100], pos(n, 100 * n as u32));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn other_content_is_unrelated_in_the_end() {
+    fn streams_without_common_payloads_become_unrelated() {
         let mut aligner = StreamAligner::default();
         for n in 0..500_u32 {
             let bytes = n.to_be_bytes().repeat(20);

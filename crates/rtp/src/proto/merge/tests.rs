@@ -1,4 +1,4 @@
-//! What the merger does with two streams of one server: by hand, and by chance.
+//! Merging of two streams of one server: worked cases, and random losses on both links.
 
 use marline_core::units::{Duration, Instant};
 use proptest::prelude::*;
@@ -7,9 +7,10 @@ use super::{AlignmentState, StreamMerger};
 use crate::proto::RtpPacket;
 
 const REORDER_WAIT: Duration = Duration::from_millis(200);
-const FRAME: u64 = 40;
+/// Interval between pictures in milliseconds.
+const FRAME_INTERVAL: u64 = 40;
 
-/// A picture: which, of how many packets, whether it is of the base.
+/// A picture of the film: its index, its number of packets, and whether it belongs to the base layer.
 #[derive(Clone, Copy, Debug)]
 struct Picture {
     index: u32,
@@ -17,7 +18,7 @@ struct Picture {
     is_base: bool,
 }
 
-/// One packet of a picture as a session sends it.
+/// One packet of a picture, as a session with this clock offset and SSRC sends it.
 fn packet(picture: Picture, part: u32, seq: u16, clock: u32, ssrc: u32) -> Vec<u8> {
     let marker = if part + 1 == picture.parts { 0x80 } else { 0 };
     let mut bytes = vec![0x80, 96 | marker];
@@ -37,7 +38,7 @@ fn content(index: u32, part: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Every third picture is of the base, and has three parts.
+/// Every third picture belongs to the base layer and has three packets.
 fn pictures(count: u32) -> Vec<Picture> {
     let picture = |index| Picture {
         index,
@@ -47,7 +48,8 @@ fn pictures(count: u32) -> Vec<Picture> {
     (0..count).map(picture).collect()
 }
 
-/// Both sessions with one server: when each packet comes, by which link; then what leaves.
+/// Runs both sessions: packets arrive unless lost, those of the base layer `base_delay` milliseconds later. Returns the merger and the
+/// released packets.
 fn run(
     count: u32,
     primary_lost: impl Fn(u32, u32) -> bool,
@@ -58,7 +60,7 @@ fn run(
     let (mut a, mut b) = (65_500_u16, 7_u16);
     for picture in pictures(count) {
         for part in 0..picture.parts {
-            let at = u64::from(picture.index) * FRAME + u64::from(part);
+            let at = u64::from(picture.index) * FRAME_INTERVAL + u64::from(part);
             if !primary_lost(picture.index, part) {
                 events.push((at, true, packet(picture, part, a, u32::MAX - 9000, 0xa)));
             }
@@ -94,7 +96,7 @@ fn run(
     (merge, released)
 }
 
-/// Which parts of which pictures, told by what they contain; each is in the first stream's name and clock.
+/// Picture index and packet of each released packet, read from its payload. Checks that all have the SSRC and clock of the primary stream.
 fn contents(released: &[Vec<u8>]) -> Vec<(u32, u32)> {
     let of = |bytes: &Vec<u8>| {
         let rtp = RtpPacket::parse(bytes).unwrap();
@@ -112,7 +114,7 @@ fn all(count: u32) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn a_whole_first_stream_leaves_as_it_came() {
+fn a_complete_primary_stream_leaves_unchanged() {
     for base_delay in [0, 60, 150] {
         let (merge, released) = run(60, |_, _| false, |_, _| false, base_delay);
         assert_eq!(contents(&released), all(60));
@@ -126,7 +128,7 @@ fn a_whole_first_stream_leaves_as_it_came() {
 }
 
 #[test]
-fn a_blackout_costs_only_the_enhancement() {
+fn an_outage_costs_only_the_enhancement_layer() {
     let in_outage = |index: u32, _| (30..80).contains(&index);
     let (merge, released) = run(120, in_outage, |_, _| false, 60);
     let expected: Vec<_> =
@@ -143,8 +145,8 @@ fn a_blackout_costs_only_the_enhancement() {
 }
 
 #[test]
-fn parts_of_a_picture_get_their_own_numbers() {
-    // A head, a tail, what is between; of the base and of others.
+fn missing_packets_of_a_picture_get_their_exact_sequence_numbers() {
+    // First, last and middle packets, of base and enhancement pictures.
     let lost = |index: u32, part: u32| index > 20 && (index / 3 + part).is_multiple_of(3);
     let (merge, released) = run(90, lost, |_, _| false, 60);
     let expected: Vec<_> =
@@ -154,7 +156,7 @@ fn parts_of_a_picture_get_their_own_numbers() {
     let position_of = |content: &(u32, u32)| all(90).iter().position(|other| other == content).unwrap();
     let exact: Vec<u16> =
         expected.iter().map(|content| 65_500_u16.wrapping_add(position_of(content) as u16)).collect();
-    assert_eq!(seqs, exact, "each part has the number that the server gave it");
+    assert_eq!(seqs, exact, "each packet has the sequence number that the server gave it");
     seqs.dedup();
     assert_eq!((seqs.len(), merge.counts().unplaced), (expected.len(), 0));
 }
@@ -163,7 +165,7 @@ fn parts_of_a_picture_get_their_own_numbers() {
 fn another_encoding_fills_nothing() {
     let mut merge = StreamMerger::new(REORDER_WAIT, true);
     for picture in pictures(900) {
-        let at = Instant::ZERO + Duration::from_millis(u64::from(picture.index) * FRAME);
+        let at = Instant::ZERO + Duration::from_millis(u64::from(picture.index) * FRAME_INTERVAL);
         merge.on_primary(at, packet(picture, 0, picture.index as u16, 0, 0xa));
         let mut other = packet(picture, 0, picture.index as u16, 0, 0xb);
         other.iter_mut().skip(12).for_each(|byte| *byte ^= 0x15);
@@ -174,10 +176,9 @@ fn another_encoding_fills_nothing() {
 }
 
 proptest! {
-    /// Whatever is lost: what leaves is right, in order, once; nothing that the first link brought is kept back, and of what
-    /// the second link alone has brought, nothing leaves in a wrong place.
+    /// Whatever is lost, each released packet has the right header and leaves once, and every packet of the primary link is released.
     #[test]
-    fn what_leaves_is_right(
+    fn released_packets_are_right_for_any_losses(
         seed: u64,
         primary_loss in 0_u64..60,
         base_loss in 0_u64..30,
@@ -187,14 +188,14 @@ proptest! {
             let mixed = (seed ^ salt ^ u64::from(index) << 20 ^ u64::from(part)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40
         };
-        // The beginning is whole, so that the streams are laid upon each other.
+        // The beginning is complete, so that the streams are aligned.
         let primary_lost = |index: u32, part: u32| index > 15 && draw(index, part, 1) % 100 < primary_loss;
         let base_lost = |index: u32, part: u32| index > 15 && draw(index, part, 2) % 100 < base_loss;
         let (merge, released) = run(150, primary_lost, base_lost, base_delay);
         let mut contents = contents(&released);
         let came = all(150).into_iter().filter(|(index, part)| !primary_lost(*index, *part));
         for content in came {
-            prop_assert!(contents.contains(&content), "{content:?} came and has not released");
+            prop_assert!(contents.contains(&content), "{content:?} arrived and was not released");
         }
         let length = contents.len();
         contents.sort_unstable();
@@ -204,9 +205,9 @@ proptest! {
         prop_assert_eq!(counts.primary + counts.filled, length as u64);
     }
 
-    /// No bytes make it panic, and it keeps no more than its bounds.
+    /// Arbitrary datagrams cause no panic.
     #[test]
-    fn any_bytes_pass(packets in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..80)) {
+    fn arbitrary_datagrams_cause_no_panic(packets in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..80)) {
         let mut merge = StreamMerger::new(REORDER_WAIT, true);
         let mut now = Instant::ZERO;
         for (is_primary, bytes) in packets {
