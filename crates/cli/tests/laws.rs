@@ -9,6 +9,7 @@
 //! 5. Every source file says at its top what it is for, and none is longer than 800 lines.
 //! 6. Clocks, sleeps and sockets are refused by clippy in core and sim.
 //! 7. The programs write to standard output and standard error in one place, which escapes text from outside.
+//! 8. The module `proto` of the crate `rtp` decides without I/O and without a clock.
 //!
 //! A build script or a tool of its own was not used: `cargo test` is what everybody runs already. Sources are read as
 //! text with comments and strings blanked, not parsed: the laws are about words that stand in the code, and a parser
@@ -159,6 +160,23 @@ fn core_is_built_without_the_standard_library() {
         let production = text.split("#[cfg(test)]").next().unwrap_or_default();
         assert!(!production.contains("extern crate std"), "{}: std in core", show(&file));
     }
+}
+
+#[test]
+fn decisions_of_the_crate_rtp_are_without_io() {
+    let mut wrong = Vec::new();
+    let proto = root().join("crates/rtp/src/proto");
+    for file in sources().into_iter().filter(|file| file.starts_with(&proto)) {
+        let text = code(&read(&file));
+        for forbidden in
+            ["tokio", "socket2", "marline_sys", "std::net", "std::io", "std::fs", "std::time", "std::thread"]
+        {
+            for (at, _) in text.match_indices(forbidden) {
+                wrong.push(format!("{}:{}: `{forbidden}`", show(&file), line_of(&text, at)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -111,12 +111,12 @@ async fn run_session(
             None => Message::request("TEARDOWN", &session_url),
         };
         is_playing = matches!(command, Some(SessionCommand::Play(_)));
-        let done = session.request(request).await;
+        let outcome = session.request(request).await;
         if command.is_none() {
             // A server that does not respond to TEARDOWN times the session out.
             return Ok(());
         }
-        done?;
+        outcome?;
     }
 }
 
@@ -145,7 +145,7 @@ impl Session {
                     None => {
                         return Err(event
                             .error
-                            .map_or("the server closed the connection".to_owned(), |why| why.to_string()));
+                            .map_or("the server closed the connection".to_owned(), |error| error.to_string()));
                     }
                 }
             }
@@ -154,7 +154,7 @@ impl Session {
         let response = response
             .await
             .map_err(|_| format!("{method}: no response"))?
-            .map_err(|why| format!("{method}: {why}"))?;
+            .map_err(|error| format!("{method}: {error}"))?;
         match response.status() {
             Some(200..300) => Ok(response),
             _ => Err(format!(

@@ -132,8 +132,8 @@ impl Session {
                 }
             }
             (Side::Server(link), None) => {
-                if let Some(why) = error {
-                    self.shared.warn(&format!("{}: {why}", self.shared.stream.url.authority));
+                if let Some(error) = error {
+                    self.shared.warn(&format!("{}: {error}", self.shared.stream.url.authority));
                 }
                 self.connection_lost(link).await;
                 return self.primary.is_some() || self.secondary.is_some();
@@ -159,8 +159,8 @@ impl Session {
                 return self.send_to_player(Message::response(461, "Unsupported Transport", &cseq)).await;
             };
             match self.open_track(&request, &transport, ip) {
-                Ok((peers, local, ours)) => {
-                    request.set_header("Transport", &transport.to_header(ours, None));
+                Ok((peers, local, server_side_ports)) => {
+                    request.set_header("Transport", &transport.to_header(server_side_ports, None));
                     setup = Some((peers, local, transport));
                 }
                 Err(error) => {
@@ -260,12 +260,12 @@ impl Session {
     ) {
         let is_good = response.status().is_some_and(|status| status < 300);
         if let Some((peers, local, transport)) = setup.filter(|_| is_good) {
-            let Some(theirs) = response.header("Transport").and_then(Transport::parse) else {
+            let Some(announced) = response.header("Transport").and_then(Transport::parse) else {
                 let cseq = response.cseq().unwrap_or("0").to_owned();
                 return self.send_to_player(Message::response(461, "Unsupported Transport", &cseq)).await;
             };
-            let ip = theirs.source.as_ref().and_then(|source| source.parse().ok());
-            let server = theirs.server.map(|ports| (ip.unwrap_or(self.shared.server.ip()), ports));
+            let ip = announced.source.as_ref().and_then(|source| source.parse().ok());
+            let server = announced.server.map(|ports| (ip.unwrap_or(self.shared.server.ip()), ports));
             peers.send_modify(|peers| peers.server = server);
             self.tracks.push(peers);
             response.set_header("Transport", &transport.to_header(transport.client, Some(local)));

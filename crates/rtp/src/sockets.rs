@@ -34,7 +34,7 @@ impl SocketPair {
     }
 
     fn bind_pair(ip: IpAddr, device: Option<&str>) -> io::Result<Self> {
-        let mut why = io::Error::from(io::ErrorKind::AddrInUse);
+        let mut last_error = io::Error::from(io::ErrorKind::AddrInUse);
         for _ in 0..ATTEMPTS {
             let media = bind_udp(SocketAddr::new(ip, 0), device)?;
             let port = media.local_addr()?.port();
@@ -48,10 +48,10 @@ impl SocketPair {
             };
             match both {
                 Ok(pair) => return Ok(pair),
-                Err(error) => why = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(why)
+        Err(last_error)
     }
 }
 

@@ -9,7 +9,8 @@
 //!    secondary link, and fill holes in the stream of the primary link ([`StreamMerger`]).
 //!
 //! The secondary link never needs the primary link's source address: a receiver is identified by its SSRC and a session by its
-//! identifier. Therefore all of it works behind NAT. Messages that cannot be parsed are forwarded unchanged.
+//! identifier. Therefore all of it works behind NAT. Datagrams that cannot be parsed are forwarded
+//! unchanged.
 //!
 //! The server stays unmodified: RTSP as in RFC 2326, RTP and RTCP as in RFC 3550.
 

@@ -48,15 +48,18 @@ impl Message {
     /// If no further bytes can make this a message.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
         // Empty lines before a message are skipped (RFC 2326 section 4, as in HTTP).
-        let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-        let rest = bytes.get(blank..).unwrap_or_default();
-        if rest.first() == Some(&b'$') {
+        let blank_len = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let remaining = bytes.get(blank_len..).unwrap_or_default();
+        if remaining.first() == Some(&b'$') {
             return Err(ParseError::Interleaved);
         }
-        let Some(head) = rest.windows(4).take(MAX_HEAD).position(|four| four == b"\r\n\r\n") else {
-            return if rest.len() >= MAX_HEAD { Err(ParseError::TooLong) } else { Ok(None) };
+        let Some(head_len) = remaining.windows(4).take(MAX_HEAD).position(|window| window == b"\r\n\r\n") else {
+            return if remaining.len() >= MAX_HEAD { Err(ParseError::TooLong) } else { Ok(None) };
         };
-        let text = rest.get(..head).and_then(|head| std::str::from_utf8(head).ok()).ok_or(ParseError::Malformed)?;
+        let text = remaining
+            .get(..head_len)
+            .and_then(|head| std::str::from_utf8(head).ok())
+            .ok_or(ParseError::Malformed)?;
         let mut lines = text.split("\r\n");
         let start_line = lines.next().unwrap_or_default().to_owned();
         // Some parsers treat a lone CR or LF as a line end: a header behind it would exist for them and not for us.
@@ -77,9 +80,9 @@ impl Message {
             Some(Ok(_)) => return Err(ParseError::TooLong),
             Some(Err(_)) => return Err(ParseError::Malformed),
         };
-        let Some(body) = rest.get(head + 4..head + 4 + length) else { return Ok(None) };
+        let Some(body) = remaining.get(head_len + 4..head_len + 4 + length) else { return Ok(None) };
         message.body = body.to_owned();
-        Ok(Some((message, blank + head + 4 + length)))
+        Ok(Some((message, blank_len + head_len + 4 + length)))
     }
 
     /// Creates a request without headers.
@@ -95,9 +98,9 @@ impl Message {
 
     /// The method of a request, or `None` for a response.
     pub fn method(&self) -> Option<&str> {
-        let mut words = self.start_line.split(' ');
-        let method = words.next().filter(|method| !method.is_empty() && *method != "RTSP/1.0")?;
-        (words.clone().count() == 2 && words.next_back() == Some("RTSP/1.0")).then_some(method)
+        let mut parts = self.start_line.split(' ');
+        let method = parts.next().filter(|method| !method.is_empty() && *method != "RTSP/1.0")?;
+        (parts.clone().count() == 2 && parts.next_back() == Some("RTSP/1.0")).then_some(method)
     }
 
     /// The URI of a request.
@@ -107,21 +110,21 @@ impl Message {
 
     /// The status code of a response, 100 to 599.
     pub fn status(&self) -> Option<u16> {
-        let word = self.start_line.strip_prefix("RTSP/1.0 ")?.split(' ').next()?;
-        word.parse().ok().filter(|status| (100..600).contains(status))
+        let status = self.start_line.strip_prefix("RTSP/1.0 ")?.split(' ').next()?;
+        status.parse().ok().filter(|status| (100..600).contains(status))
     }
 
     /// The first header of this name. Case does not matter.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
     /// Sets a header. It replaces all headers of this name, at the position of the first one.
     pub fn set_header(&mut self, name: &str, value: &str) {
-        let at = self.headers.iter().position(|(other, _)| other.eq_ignore_ascii_case(name));
-        self.headers.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
-        let at = at.unwrap_or(self.headers.len()).min(self.headers.len());
-        self.headers.insert(at, (name.to_owned(), value.to_owned()));
+        let index = self.headers.iter().position(|(header, _)| header.eq_ignore_ascii_case(name));
+        self.headers.retain(|(header, _)| !header.eq_ignore_ascii_case(name));
+        let index = index.unwrap_or(self.headers.len()).min(self.headers.len());
+        self.headers.insert(index, (name.to_owned(), value.to_owned()));
     }
 
     /// The sequence number, which a response repeats from its request.
