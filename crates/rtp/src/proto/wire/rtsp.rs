@@ -54,7 +54,7 @@ impl Message {
             return Err(ParseError::Interleaved);
         }
         let Some(head_len) = remaining.windows(4).take(MAX_HEAD).position(|window| window == b"\r\n\r\n") else {
-            return if remaining.len() >= MAX_HEAD { Err(ParseError::TooLong) } else { Ok(None) };
+            return if blank_len.max(remaining.len()) >= MAX_HEAD { Err(ParseError::TooLong) } else { Ok(None) };
         };
         let text = remaining
             .get(..head_len)
@@ -211,6 +211,7 @@ mod tests {
         assert_eq!(Message::parse(b"RTSP/1.0 200 OK\r\nContent-Length: -1\r\n\r\n"), Err(ParseError::Malformed));
         assert_eq!(Message::parse(b"RTSP/1.0 200 OK\r\nContent-Length: 99999\r\n\r\n"), Err(ParseError::TooLong));
         assert_eq!(Message::parse(&[b'x'; MAX_HEAD]), Err(ParseError::TooLong));
+        assert_eq!(Message::parse(&[b'\n'; MAX_HEAD]), Err(ParseError::TooLong), "empty lines without end");
         assert_eq!(Message::parse(b"PLAY RTSP/1.0\r\n\r\n"), Err(ParseError::Malformed));
         assert_eq!(Message::parse(b"PLAY a\nSession: 1\n RTSP/1.0\r\n\r\n"), Err(ParseError::Malformed));
     }
