@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use marline_net::control::{self, AskError, ENDING, Ear};
+use marline_net::control_socket::{self, ControlError, ControlServer, SHUTTING_DOWN};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -61,14 +61,16 @@ pub fn primaries(run_dir: &Path) -> Vec<String> {
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn listen(run_dir: &Path, primary: &str, bell: Bell, stop: Arc<Notify>) -> io::Result<Ear> {
+pub fn listen(run_dir: &Path, primary: &str, bell: Bell, stop: Arc<Notify>) -> io::Result<ControlServer> {
     let answer = move |question| {
         let (bell, stop) = (bell.clone(), Arc::clone(&stop));
         async move {
             match question {
-                Question::Status => {
-                    bell.status().await.map(|status| Answer::Status(Box::new(status))).ok_or_else(|| ENDING.into())
-                }
+                Question::Status => bell
+                    .status()
+                    .await
+                    .map(|status| Answer::Status(Box::new(status)))
+                    .ok_or_else(|| SHUTTING_DOWN.into()),
                 Question::Stop => {
                     stop.notify_one();
                     Ok(Answer::Ending { pid: std::process::id() })
@@ -76,7 +78,7 @@ pub fn listen(run_dir: &Path, primary: &str, bell: Bell, stop: Arc<Notify>) -> i
             }
         }
     };
-    Ear::listen(&socket(run_dir, primary), answer)
+    ControlServer::listen(&socket(run_dir, primary), answer)
 }
 
 /// Whether an accelerator of this primary link answers.
@@ -88,6 +90,6 @@ pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
 ///
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
-pub fn ask(run_dir: &Path, primary: &str, question: Question) -> Result<Answer, AskError> {
-    control::ask(WHO, &socket(run_dir, primary), &question)
+pub fn ask(run_dir: &Path, primary: &str, question: Question) -> Result<Answer, ControlError> {
+    control_socket::query_daemon(WHO, &socket(run_dir, primary), &question)
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
-use marline_net::links::survey;
+use marline_net::links::list_interfaces;
 use marline_sys::clock;
 use rustix::net::netdevice::name_to_index;
 
@@ -127,7 +127,7 @@ impl Steering {
         let Some(second) = self.roads.get_mut(1) else { return };
         let gateway = second.is_named.then_some(second.gateway);
         let wanted = [Wanted { name: second.name.clone(), gateway }];
-        let found = survey().ok().and_then(|survey| roads(&survey, &wanted).ok()?.pop());
+        let found = list_interfaces().ok().and_then(|survey| roads(&survey, &wanted).ok()?.pop());
         let found = found.and_then(|road| Some((Pinger::open(&road.name, road.index, road.gateway).ok()?, road)));
         // One that cannot be used now is looked up again.
         let Some((pinger, road)) = found else { return };

@@ -13,7 +13,7 @@ use marline_core::wire::netlink::messages;
 use marline_core::wire::packet::{
     Flags, FourTuple, IcmpEcho, IcmpUnreachable, IpParams, NewSegment, OptionList, Packet, Segment, Seq, TcpOption,
 };
-use marline_net::links::survey;
+use marline_net::links::list_interfaces;
 use marline_net::logged::Logged;
 use marline_net::testing::{cable, in_a_network, ip};
 use marline_sys::netlink::RouteSocket;
@@ -47,7 +47,7 @@ impl Line {
         ip(&format!("address add {v6} dev {name} nodad"));
         ip(&format!("route add default dev {name} metric {metric}"));
         ip(&format!("-6 route add default dev {name} metric {metric}"));
-        Self { tun, index: survey().unwrap().named(name).unwrap().index }
+        Self { tun, index: list_interfaces().unwrap().by_name(name).unwrap().index }
     }
 
     /// The next packet that leaves and is asked for, within ten seconds: a busy machine may take some.
@@ -266,7 +266,7 @@ fn a_link_in_another_network_asks_the_gateway_there_unless_one_was_named() {
         let works = |gateway: Option<IpAddr>| {
             let wanted = [Wanted { name: "wlan0".into(), gateway }];
             let machine = Logged::new(Accelerator::new(config()), config(), None).unwrap();
-            Works::new(machine, None, roads(&survey().unwrap(), &wanted).unwrap(), None).unwrap()
+            Works::new(machine, None, roads(&list_interfaces().unwrap(), &wanted).unwrap(), None).unwrap()
         };
         let mut both = [works(None), works(Some("10.1.0.1".parse().unwrap()))];
         let asks = |works: &Works| {
@@ -339,7 +339,7 @@ fn has_rules() -> bool {
 fn setup(flows: &str) -> Setup {
     let gateway = Some("10.1.0.1".parse().unwrap());
     let wanted = [Wanted { name: "wlan0".into(), gateway }];
-    let roads = roads(&survey().unwrap(), &wanted).unwrap();
+    let roads = roads(&list_interfaces().unwrap(), &wanted).unwrap();
     let flows: Flows = flows.parse().unwrap();
     Setup { config: Config::new(LinkId(0), None), roads, flows, trace: None, ledger: None, errands: None }
 }
@@ -432,7 +432,7 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
         let wanted = [("wlan0", "10.1.0.1"), ("wwan0", "10.2.0.1")]
             .map(|(name, gateway)| Wanted { name: name.into(), gateway: Some(gateway.parse().unwrap()) });
-        let roads = roads(&survey().unwrap(), &wanted).unwrap();
+        let roads = roads(&list_interfaces().unwrap(), &wanted).unwrap();
         let up = Bitrate::from_mbps(100);
         let mut steer = match Steer::attach(&roads[0], &roads[1], up) {
             Err(error)
@@ -446,7 +446,7 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
         cable("eth0", "10.3.0.2/24");
         let eth = super::Road {
             name: "eth0".into(),
-            index: survey().unwrap().named("eth0").unwrap().index,
+            index: list_interfaces().unwrap().by_name("eth0").unwrap().index,
             ..roads[1].clone()
         };
         let error = Steer::attach(&roads[0], &eth, up).unwrap_err().to_string();
@@ -527,14 +527,14 @@ fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_rou
             }
         }
         let wanted = ["eth0", "eth1"].map(|name| Wanted { name: name.into(), gateway: None });
-        let survey = survey().unwrap();
+        let survey = list_interfaces().unwrap();
         let roads = roads(&survey, &wanted).unwrap();
         let mut steer = match Steer::attach(&roads[0], &roads[1], Bitrate::from_mbps(100)) {
             Err(error) => return eprintln!("skipped: {error}"),
             Ok(steer) => steer,
         };
         steer.switch(Some(roads[1].families)).unwrap();
-        let index = survey.named("eth1x").unwrap().index;
+        let index = survey.by_name("eth1x").unwrap().index;
         let mut far = Eye::open("eth1x", index, Sight::Heads).unwrap().unwrap();
         let primary = Raw::open(Some("eth0")).unwrap();
         for (from, to) in [("10.1.0.2:4000", SERVERS[0]), ("[fd00:1::2]:4000", SERVERS[1])] {
@@ -569,7 +569,7 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
             helpers: vec![helper],
             ..Config::new(LinkId(0), None)
         };
-        let roads = roads(&survey().unwrap(), &wanted).unwrap();
+        let roads = roads(&list_interfaces().unwrap(), &wanted).unwrap();
         let again = Setup { roads: roads.clone(), ..setup("tcp") };
         let setup = Setup { config, roads, ..setup("tcp") };
         let engine = Engine::start(setup).unwrap();
@@ -626,7 +626,7 @@ fn what_cannot_be_a_link_is_refused_in_one_line() {
         let refused = |names: &[&str]| {
             let wanted: Vec<Wanted> =
                 names.iter().map(|name| Wanted { name: (*name).into(), gateway: None }).collect();
-            roads(&survey().unwrap(), &wanted).unwrap_err().to_string()
+            roads(&list_interfaces().unwrap(), &wanted).unwrap_err().to_string()
         };
         for (names, says) in [
             (&["wlan0", "wlan0"][..], "link wlan0: it is named twice"),

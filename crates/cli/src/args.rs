@@ -4,7 +4,7 @@
 //!
 //! 1. Every value with a dimension carries its unit (`20Mbit/s`, `50ms`, `500KiB`).
 //! 2. Whatever may hold a secret (`--user`, `-H`, a URL) is taken as plain text here and parsed by
-//!    [`fetch`](crate::fetch), because clap repeats a refused value in its message.
+//!    [`get`](crate::get), because clap repeats a refused value in its message.
 //! 3. Nothing is read or opened.
 
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use marline_core::fetch::MeteredUse;
 use marline_core::units::parse_duration;
 
-use crate::Exit;
+use crate::CliError;
 
 /// Several network links behave as one good link.
 #[derive(Debug, Parser)]
@@ -26,7 +26,7 @@ pub struct Cli {
     pub config: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
-    pub verb: Verb,
+    pub command: Command,
 }
 
 const AFTER_HELP: &str = "\
@@ -44,10 +44,10 @@ Set MARLINE_LOG=debug to see what happens inside.";
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub enum Verb {
+pub enum Command {
     /// Download a file on all links at once.
-    #[command(after_help = crate::fetch::AFTER_HELP)]
-    Get(Box<crate::fetch::GetArgs>),
+    #[command(after_help = crate::get::AFTER_HELP)]
+    Get(Box<crate::get::GetArgs>),
     /// Show this machine's links, and why a link is not used.
     #[command(after_help = AFTER_LINKS)]
     Links(LinksArgs),
@@ -120,8 +120,8 @@ pub struct ReplayArgs {
     pub file: PathBuf,
 }
 
-pub(crate) fn metered_use(s: &str) -> Result<MeteredUse, String> {
-    match s {
+pub(crate) fn parse_metered_use(word_value: &str) -> Result<MeteredUse, String> {
+    match word_value {
         "avoid" => Ok(MeteredUse::Avoid),
         "use" => Ok(MeteredUse::Use),
         "never" => Ok(MeteredUse::Never),
@@ -129,16 +129,16 @@ pub(crate) fn metered_use(s: &str) -> Result<MeteredUse, String> {
     }
 }
 
-pub(crate) fn positive_duration(s: &str) -> Result<Duration, String> {
-    match parse_duration(s) {
+pub(crate) fn parse_positive_duration(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
         Ok(Duration::ZERO) => Err("no time at all is too short".into()),
         Ok(time) => Ok(time),
-        Err(e) => Err(e.to_string()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
 /// Reads the command line. Help and version are printed here and end with success.
-pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Exit> {
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, CliError> {
     marline_terminal::command_line::parse(args)
 }
 

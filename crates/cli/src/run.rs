@@ -13,9 +13,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use clap::Args;
-use marline_paths::run::{self, Congestion, Options, RunError, Started};
+use marline_paths::run::{self, CongestionControl, RunError, RunOptions, StartOutcome};
 
-use crate::Exit;
+use crate::CliError;
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -34,49 +34,51 @@ ping) keep their privileges below the command. Which links are used is decided b
 pub struct RunArgs {
     /// The congestion control of each socket, such as cubic or bbr [default: the machine's].
     #[arg(long, value_name = "NAME")]
-    cc: Option<Congestion>,
+    congestion: Option<CongestionControl>,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 /// Becomes the command.
-pub(crate) fn run(args: RunArgs) -> Result<(), Exit> {
-    let mut words = args.command.into_iter();
-    let Some(program) = words.next().filter(|word| !word.is_empty()) else {
-        return Err(Exit::usage("say which command to run; see `marline run --help`"));
+pub(crate) fn run(args: RunArgs) -> Result<(), CliError> {
+    let mut arguments = args.command.into_iter();
+    let Some(program) = arguments.next().filter(|program_name| !program_name.is_empty()) else {
+        return Err(CliError::usage("say which command to run; see `marline run --help`"));
     };
-    match run::start(&Options { congestion: args.cc.clone() }) {
-        Ok(Started::Before) if args.cc.is_some() => {
-            return Err(Exit::failed("--cc: the outer `marline run` decides about these sockets; say it there"));
+    match run::start(&RunOptions { congestion: args.congestion.clone() }) {
+        Ok(StartOutcome::AlreadyActive) if args.congestion.is_some() => {
+            return Err(CliError::failed(
+                "--cc: the outer `marline run` decides about these sockets; say it there",
+            ));
         }
         Ok(started) => tracing::debug!(?started, program = %program.display(), "run"),
-        Err(error) => return Err(refused(&error)),
+        Err(error) => return Err(start_error(&error)),
     }
-    let error = Command::new(&program).args(words).exec();
-    Err(not_run(&program, &error))
+    let error = Command::new(&program).args(arguments).exec();
+    Err(exec_error(&program, &error))
 }
 
-fn refused(error: &RunError) -> Exit {
+fn start_error(error: &RunError) -> CliError {
     let code = match error {
-        RunError::Refused(_) => Exit::PRIVILEGE,
-        _ => Exit::FAILED,
+        RunError::Refused(_) => CliError::PRIVILEGE,
+        _ => CliError::FAILED,
     };
-    let elsewhere = matches!(error, RunError::Supervised | RunError::Refused(_) | RunError::NoSeccomp(_));
-    let hint = if elsewhere && is_in_path(OsStr::new("mptcpize")) {
+    let may_use_mptcpize = matches!(error, RunError::HasSupervisor | RunError::Refused(_) | RunError::NoSeccomp(_));
+    let hint = if may_use_mptcpize && is_in_path(OsStr::new("mptcpize")) {
         "; for dynamically linked programs `mptcpize run` may do"
     } else {
         ""
     };
-    Exit::new(code, format!("run: {error}{hint}"))
+    CliError::new(code, format!("run: {error}{hint}"))
 }
 
-fn not_run(program: &OsStr, error: &std::io::Error) -> Exit {
-    let (code, why) = match error.kind() {
-        ErrorKind::NotFound => (NOT_FOUND, "command not found".to_owned()),
-        _ => (NOT_EXECUTABLE, error.to_string()),
+fn exec_error(program: &OsStr, error: &std::io::Error) -> CliError {
+    let (code, reason) = match error.kind() {
+        ErrorKind::NotFound => (EXIT_NOT_FOUND, "command not found".to_owned()),
+        _ => (EXIT_NOT_EXECUTABLE, error.to_string()),
     };
-    Exit::new(code, format!("run: {}: {why}", program.display()))
+    CliError::new(code, format!("run: {}: {reason}", program.display()))
 }
 
 fn is_in_path(program: &OsStr) -> bool {
@@ -85,8 +87,8 @@ fn is_in_path(program: &OsStr) -> bool {
 }
 
 /// What shells end with when a command is there and cannot be executed, and when it is not there.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+const EXIT_NOT_FOUND: u8 = 127;
 
 #[cfg(test)]
 mod tests {
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_command_that_cannot_run_ends_as_in_a_shell() {
-        let exit = |kind: ErrorKind| not_run(OsStr::new("x"), &kind.into()).code;
+        let exit = |kind: ErrorKind| exec_error(OsStr::new("x"), &kind.into()).code;
         assert_eq!(exit(ErrorKind::NotFound), 127);
         assert_eq!(exit(ErrorKind::PermissionDenied), 126);
     }

@@ -11,7 +11,7 @@ pub struct Secret(String);
 
 impl Secret {
     /// The text, for the one place that needs it.
-    pub fn reveal(&self) -> &str {
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }

@@ -62,7 +62,7 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
         (&["get", "ftp://example.org/f"], "ftp://example.org/f: `ftp` is not supported: only http and https are"),
         (&["get", "http://[::1/f"], "http://[::1/f: no URL: invalid IPv6 address"),
         (&["get", URL, "gopher://h/f"], "gopher://h/f: `gopher` is not supported"),
-        (&["get", "--policy", "quick", URL], "`quick` is no policy: single, naive"),
+        (&["get", "--policy", "quick", URL], "unknown policy `quick`: use single, naive"),
         (&["get", "--limit-rate", "20Mb", URL], "`20Mb` is not a rate such as 20Mbit/s"),
         (&["get", "--max-time", "90", URL], "`90` is not a duration such as 50ms"),
         (&["get", "--link", "eth0,budget=2", URL], "budget: `2` is not a size such as 500KiB"),

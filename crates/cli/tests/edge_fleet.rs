@@ -127,7 +127,7 @@ fn scenario(stage: &Stage) {
         stage.links
     );
     let edge = stage.start(false, &words);
-    let given = |status: &Value| status["fleet"]["given"]["relay"].as_str().map(str::to_owned);
+    let given = |status: &Value| status["fleet"]["assignment"]["relay"].as_str().map(str::to_owned);
     let status = stage.status(|status| given(status).is_some());
     let rows = status["fleet"]["relays"].as_array().unwrap();
     println!("measured: {rows:#?}\nlinks: {:#}", status["links"]);
@@ -141,16 +141,16 @@ fn scenario(stage: &Stage) {
     }
     let mut old = tunnel(edge.address, server);
     says_back(&mut old);
-    assert_eq!(stage.status(|_| true)["flows"]["last"].as_str(), Some(first.as_str()));
+    assert_eq!(stage.status(|_| true)["flows"]["last_relay"].as_str(), Some(first.as_str()));
 
     // The service is killed: flows go on, new ones too, and it has the same edge again when it is back.
     drop(service.take());
     says_back(&mut old);
     let mut newer = tunnel(edge.address, server);
     says_back(&mut newer);
-    stage.status(|status| status["fleet"]["why"].is_string());
+    stage.status(|status| status["fleet"]["error"].is_string());
     service = Some(stage.service("ca"));
-    stage.status(|status| status["fleet"]["why"].is_null() && given(status).is_some());
+    stage.status(|status| status["fleet"]["error"].is_null() && given(status).is_some());
     says_back(&mut old);
     says_back(&mut newer);
     assert_eq!(stage.status(|_| true)["flows"]["failed"], 0);
@@ -172,7 +172,7 @@ fn scenario(stage: &Stage) {
     let fleet = stage.wait(&format!("fleet status --json --fleet {url} --certificate ann.pem"), |fleet| {
         fleet["edges"][0]["name"] == "e1"
     });
-    assert_eq!(fleet["edges"][0]["used_from"], serde_json::json!([]));
+    assert_eq!(fleet["edges"][0]["duplicate_addresses"], serde_json::json!([]));
 
     // Its relay is killed: a new flow goes through another one, and the service gives another one.
     let held = given(&stage.status(|status| given(status).is_some())).unwrap();
@@ -182,7 +182,7 @@ fn scenario(stage: &Stage) {
     let mut another = tunnel(edge.address, server);
     println!("a new flow after {held} was killed: {:?}", begun.elapsed());
     says_back(&mut another);
-    let last = stage.status(|_| true)["flows"]["last"].as_str().unwrap().to_owned();
+    let last = stage.status(|_| true)["flows"]["last_relay"].as_str().unwrap().to_owned();
     assert_ne!(last, held);
     stage.status(|status| given(status).is_some_and(|given| given != held));
     says_back(&mut another);
@@ -292,8 +292,12 @@ fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_se
     let fleet: Value =
         serde_json::from_str(&stage.must(&format!("fleet status --json --fleet {four} --certificate ann.pem")))
             .unwrap();
-    let mut addresses: Vec<&str> =
-        fleet["edges"][0]["used_from"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    let mut addresses: Vec<&str> = fleet["edges"][0]["duplicate_addresses"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one.as_str().unwrap())
+        .collect();
     addresses.sort_unstable();
     assert_eq!(addresses, ["127.0.0.1", "::1"]);
     let shown = stage.must(&format!("fleet status --fleet {four} --certificate ann.pem"));
@@ -304,7 +308,7 @@ fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_se
     for run_dir in ["run", "copy"] {
         let status =
             stage.wait(&format!("edge status --json --run-dir {run_dir}"), |status| status["fleet"].is_object());
-        assert!(status["fleet"]["why"].is_null(), "{status:#}");
+        assert!(status["fleet"]["error"].is_null(), "{status:#}");
     }
     drop(edges);
 }
@@ -350,11 +354,11 @@ fn a_token_brings_one_box_its_files_once() {
     assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
     let of = |file: &str| std::fs::metadata(stage.dir.path().join("box").join(file)).unwrap().mode() & 0o777;
     assert_eq!([of("cam-7.key"), of("cam-7.pem"), of("ca.pem"), of("revoked.pem")], [0o600, 0o644, 0o644, 0o644]);
-    refused(&enrol(&stage, &token, "again", &url), 1, "used already");
+    refused(&enrol(&stage, &token, "again", &url), 1, "already been used");
     assert_eq!(std::fs::read_dir(stage.dir.path().join("again")).unwrap().count(), 0);
     // A service of another authority is never shown the token.
     refused(&enrol(&stage, &wrong, "wrong", &url), 69, "UnknownIssuer");
-    refused(&enrol(&stage, "no token", "wrong", &url), 64, "no enrolment token");
+    refused(&enrol(&stage, "no token", "wrong", &url), 64, "not a complete enrolment token");
     assert!(enrol(&stage, &relay, "box", &url).status.success());
     // And these are certificates that serve.
     let nobody = stage.marline("edge --relay 127.0.0.1:1 --certificate box/fra-1.pem --no-paths");
@@ -401,15 +405,19 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
         stage.wait(&format!("edge status --json --run-dir {name}"), |status| good(&status["fleet"]))
     };
     let first = edge("e1", "4Mbit/s");
-    status("e1", &|fleet| fleet["given"]["relay"] == "r1");
+    status("e1", &|fleet| fleet["assignment"]["relay"] == "r1");
     says_back(&mut tunnel(first.address, server));
 
     // The second edge knows and reaches the relay, and waits all the same.
     let mut second = edge("e2", "4Mbit/s");
-    let said = second.line_with("(no room); new flows wait until a relay has room for them");
+    let said = second.line_with("(no capacity); new flows wait until a relay has room for them");
     assert!(said.contains("--direct lets them go without one"), "{said}");
     let now = status("e2", &|fleet| fleet["waiting"] == true);
-    assert_eq!((&now["fleet"]["reason"], &now["fleet"]["given"]), (&"no-capacity".into(), &Value::Null), "{now:#}");
+    assert_eq!(
+        (&now["fleet"]["reason"], &now["fleet"]["assignment"]),
+        (&"no-capacity".into(), &Value::Null),
+        "{now:#}"
+    );
     let text = stage.must("edge status --run-dir e2");
     assert!(text.contains("wait"), "{text}");
     let address = second.address;
@@ -436,7 +444,7 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
         waited = program;
     }
     says_back(&mut waited);
-    let now = status("e2", &|fleet| fleet["given"]["relay"] == "r1");
+    let now = status("e2", &|fleet| fleet["assignment"]["relay"] == "r1");
     assert_eq!(now["fleet"]["waiting"], false);
     let failed = u64::from(is_late);
     assert_eq!((&now["flows"]["direct"], &now["flows"]["failed"]), (&0.into(), &failed.into()), "{now:#}");

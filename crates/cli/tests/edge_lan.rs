@@ -737,7 +737,7 @@ refused 64 "--lan lan9: there is no such interface" "$MARLINE" edge --lan lan0,l
 refused 64 "--lan up0: it has a default route" "$MARLINE" edge --lan up0
 refused 64 "--lan lo: it is the loopback" "$MARLINE" edge --lan lo
 refused 64 "is no name of an interface" "$MARLINE" edge --lan 'a"b'
-refused 64 "is no port, no host" "$MARLINE" edge --lan lan0 --live 0
+refused 64 "is not a port, a host" "$MARLINE" edge --lan lan0 --live 0
 refused 77 "--lan: not permitted: needs CAP_NET_ADMIN" setpriv --bounding-set -net_admin "$MARLINE" edge --lan lan0
 "#;
     let Some(lines) = in_a_world(script) else { return };

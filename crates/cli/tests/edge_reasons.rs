@@ -85,7 +85,7 @@ impl Place {
         };
         let row = &status["relays"][0];
         assert_eq!(row["reason"], reason, "{status:#}");
-        assert!(row["why"].is_string() && row["remedy"].as_str().unwrap().contains(remedy), "{row:#}");
+        assert!(row["error"].is_string() && row["remedy"].as_str().unwrap().contains(remedy), "{row:#}");
         let shown = marline(self.path(), &format!("edge status --run-dir {run}"));
         let shown = String::from_utf8(shown.stdout).unwrap();
         let relay =

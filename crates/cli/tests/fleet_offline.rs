@@ -51,7 +51,7 @@ fn a_fleet_runs_without_its_root_key() {
     carry(&vault, &online, &members);
     assert!(!service.join("ca.key").exists());
 
-    refused(&online, "fleet run --ca ca --listen 127.0.0.1:0", "signs nothing here");
+    refused(&online, "fleet run --ca ca --listen 127.0.0.1:0", "cannot sign here");
     let mut fleet = Running::start(&online, "fleet run --ca ca --certificate f1.pem --listen 127.0.0.1:0");
     let url = format!("https://{}", fleet.address);
     let target = server();
@@ -75,7 +75,7 @@ fn a_fleet_runs_without_its_root_key() {
         refused(
             &online,
             &format!("fleet ca {words} --dir ca"),
-            "put it back from a copy, or issue and revoke where the key is",
+            "restore it from a copy, or issue and revoke where the key is",
         );
     }
     let token = online.join("token");

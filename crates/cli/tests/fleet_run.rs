@@ -183,10 +183,10 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     };
     let first = start(&[]);
-    until("the first one matches", || status(&first)["service"]["leads"] == true);
+    until("the first one matches", || status(&first)["service"]["is_leader"] == true);
     let second = start(&[]);
     let matcher = first.url.trim_start_matches("https://").to_owned();
-    until("the second one knows", || status(&second)["service"]["matcher"] == matcher.as_str());
+    until("the second one knows", || status(&second)["service"]["leader_address"] == matcher.as_str());
     let service = &status(&second)["service"];
     assert_eq!((service["region"].as_str(), service["store"].as_str()), (Some("north"), Some(store.as_str())));
     let shown = String::from_utf8(second.ask(&home, &["status"]).stdout).unwrap();
@@ -199,9 +199,9 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
     until("the third one knows", || status(&third)["service"]["epoch"] == 2);
     let (code, rest) = second.end(Signal::TERM);
     assert_eq!((code, rest.contains("hunter")), (Some(0), false));
-    until("the third one matches", || status(&third)["service"]["leads"] == true);
+    until("the third one matches", || status(&third)["service"]["is_leader"] == true);
     drop(redis);
-    until("that the store is gone is said", || status(&third)["service"]["trouble"].is_string());
+    until("that the store is gone is said", || status(&third)["service"]["error"].is_string());
     until("nobody matches", || !third.ask(&home, &["status"]).status.success());
     let shown = String::from_utf8(third.ask(&home, &["status"]).stdout).unwrap();
     assert!(shown.contains("nobody is known to match") && shown.contains(&format!("trouble: {store}")), "{shown}");
@@ -229,7 +229,7 @@ fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
     let leads = |service: &Service| {
         let status: Value =
             serde_json::from_slice(&service.ask(&home, &["status", "--json"]).stdout).unwrap_or_default();
-        (status["service"]["leads"] == true, status["service"]["trouble"].as_str().map(str::to_owned))
+        (status["service"]["is_leader"] == true, status["service"]["error"].as_str().map(str::to_owned))
     };
     let service = start("other/ca.pem", "pw");
     until("it matches", || leads(&service).0);
@@ -430,6 +430,6 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
     assert_eq!(service.end(Signal::TERM).0, Some(0));
     until("the relay says that nobody answers", || {
         let said = String::from_utf8(file("relay.said")).unwrap();
-        said.contains("; streams go on, and what is reserved stays reserved\n")
+        said.contains("; streams continue, and reservations stay in force\n")
     });
 }

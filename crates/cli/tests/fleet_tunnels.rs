@@ -150,7 +150,7 @@ fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
     let kept: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("kept/edge.json")).unwrap()).unwrap();
     let place = relay.address.to_string();
-    assert_eq!(kept["known"]["addresses"][&place], serde_json::json!([place]), "{kept}");
+    assert_eq!(kept["state"]["addresses"][&place], serde_json::json!([place]), "{kept}");
     assert_eq!(tunnel(Running::start(dir.path(), &words).address, server).0, STANDS);
 }
 
@@ -263,7 +263,7 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --revoked none.pem", 64, "none.pem: no such file"),
         ("relay --listen 127.0.0.1:0 --certificate e1.pem --revoked ca/revoked.pem", 64, "and not of a relay"),
         ("relay --listen 127.0.0.1:0 --certificate none.pem --revoked ca/revoked.pem", 64, "none.pem"),
-        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-port 0", 64, "is no port"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-port 0", 64, "is not a port"),
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-net 10.0.0.0/33", 64, "is no network"),
         (
             "relay --listen 192.0.2.1:4443 --certificate r1.pem --revoked ca/revoked.pem",
@@ -276,7 +276,7 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
             64,
             "--announce a.example:1: the certificate of marline://relay/r1 is for other names and addresses",
         ),
-        ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is no position"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is not a position"),
         ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "and not of an edge"),
         ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "after the colon stands a port"),
         ("edge --certificate e1.pem", 64, "--relay"),

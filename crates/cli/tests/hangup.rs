@@ -94,7 +94,7 @@ fn an_edge_keeps_its_flows_and_shows_its_new_certificate() {
     std::fs::copy(dir.join("new/e2.key"), dir.join("e1.key")).unwrap();
     edge.signal("-HUP");
     let said = edge.line_with("stay in force");
-    assert!(said.contains("it is of marline://edge/e2, and this process is marline://edge/e1"), "{said}");
+    assert!(said.contains("it belongs to marline://edge/e2, but this process runs as marline://edge/e1"), "{said}");
     assert_eq!(tunnel(edge.address, server).0, STANDS);
     assert_eq!(edge.stop("-TERM").0, Some(0));
 }

@@ -107,10 +107,10 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
     let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nport = [80, '8000-8999']\n";
     std::fs::write(place.0.path().join("group.toml"), group).unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&["--profile", "fast"], "`fast` is no profile: energy, throughput, latency or metered"),
+        (&["--profile", "fast"], "unknown profile `fast`; use energy, throughput, latency or metered"),
         (
             &["--policy", "tcp"],
-            "`tcp` is no policy: marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
+            "unknown policy `tcp`; use marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
         ),
         (&["--link", "eth0,buget=2GB"], "`buget=2GB`: after the interface come kind="),
         (&["--link", "eth0,metred=yes"], "after the interface come kind=, metered=, budget= or later, separated"),

@@ -16,50 +16,52 @@
 //! to the file, and back to the machine), then [`store`].
 
 mod batch;
+mod body_sink;
+mod connect_options;
+mod connections;
+mod context;
+mod digest_verifier;
 mod download;
-mod driven;
-mod feed;
-mod job;
-mod joules;
-mod limit;
-mod lines;
-mod links;
+mod driver;
+mod energy;
+mod html_page;
+mod idle_pool;
+mod link_stats;
 mod log;
+mod machine;
+mod messages;
 pub mod metalink;
 mod mptcp;
 mod name;
 pub mod netrc;
-mod network;
-mod origins;
-mod page;
-mod place;
-mod pump;
+mod range_reader;
+mod rate_limit;
 mod report;
-mod sockets;
+mod request;
 pub mod store;
-mod tally;
-mod through;
 mod traffic;
-mod verify;
-mod warm;
+mod uplinks;
+mod url_table;
 
 pub use batch::run;
-pub use feed::{Audience, Feed, Known, Learnt};
-pub use job::{
-    Accounting, Batch, BatchWatcher, CookieFiles, Credentials, Digests, Ended, File, GetError, Kind, Logins,
-    Settings, Source, Target, Watcher,
-};
-pub use joules::Joules;
+pub use connect_options::{ConnectOptions, IpVersion};
+pub use context::ClientContext;
+pub use context::ClientContextError;
+pub use digest_verifier::{PieceDigests, PieceHash};
+pub use energy::DownloadEnergy;
 pub use log::{FetchRecord, StreamRecord};
 pub use marline_net::checksum::{Checksum, ParseChecksumError};
-pub use name::{Suggested, file_name, safe_name, suggested};
-pub use network::Network;
-pub use network::NetworkError;
-pub use origins::{describes, same_origin};
-pub use report::{Failed, FileProgress, LinkEnergy, LinkProgress, LinkReport, Overview, Progress, Report, SCHEMA};
-pub use through::{IpVersion, Route};
-pub use traffic::{Counted, Flow};
-pub use verify::{PieceHash, Pieces};
+pub use name::{SuggestedName, file_name, sanitize_name, suggest_name};
+pub use range_reader::{KnownResource, RangeDownload, ResourceInfo, StreamObserver};
+pub use report::{
+    BatchProgress, FailureReport, FileProgress, LinkEnergy, LinkProgress, LinkReport, Progress, Report, SCHEMA,
+};
+pub use request::{
+    Batch, BatchObserver, CookieFiles, Credentials, Digests, DownloadError, DownloadErrorKind, DownloadObserver,
+    EnergyOptions, FileRequest, FileResult, Logins, MirrorUrl, Settings, Target,
+};
+pub use traffic::{CountingStream, Flow};
+pub use url_table::{is_client_description, same_origin};
 
 /// Which links may be used.
-pub type Links = marline_net::links::Choice;
+pub type Links = marline_net::links::LinkSelection;

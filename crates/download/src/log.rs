@@ -7,8 +7,8 @@ use marline_core::fetch::{Config, Input, Output};
 use marline_core::stream;
 use marline_core::units::Instant;
 
-use super::driven::{Driven, Order};
-use super::{GetError, Joules};
+use super::machine::{DownloadMachine, MachineOutput};
+use super::{DownloadEnergy, DownloadError};
 use marline_net::logged::{self, Failed, Log};
 
 /// One line of a download's log.
@@ -19,22 +19,22 @@ pub type StreamRecord = Record<stream::Config, stream::Input, stream::Output>;
 
 /// The machine with its log.
 #[derive(Debug)]
-pub(super) struct Logged<M: Driven> {
+pub(super) struct Logged<M: DownloadMachine> {
     inner: logged::Logged<M, M::Config>,
     /// The energy of its transfers, if it is to be measured.
-    pub(super) joules: Option<Joules>,
+    pub(super) joules: Option<DownloadEnergy>,
 }
 
 /// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
-pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
+pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, DownloadError> {
     logged::create(path.map(Path::to_owned)).map_err(unwritten)
 }
 
-fn unwritten((path, error): Failed) -> GetError {
-    GetError::Trace { path, error }
+fn unwritten((path, error): Failed) -> DownloadError {
+    DownloadError::DecisionLog { path, error }
 }
 
-impl<M: Driven> Logged<M> {
+impl<M: DownloadMachine> Logged<M> {
     pub(super) fn new(config: M::Config, log: Option<Log>) -> Self {
         let machine = M::from_config(config.clone());
         Self { inner: logged::Logged::with_log(machine, config, log), joules: None }
@@ -48,7 +48,7 @@ impl<M: Driven> Logged<M> {
     /// Something happened on the network, or the reader has taken something.
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
         if let Some(joules) = &mut self.joules {
-            joules.input(now, &input);
+            joules.on_input(now, &input);
         }
         self.handle_own(now, input.into());
     }
@@ -65,16 +65,16 @@ impl<M: Driven> Logged<M> {
         self.inner.tick(now);
     }
 
-    pub(super) fn poll(&mut self) -> Option<Order> {
+    pub(super) fn poll(&mut self) -> Option<MachineOutput> {
         let order = self.inner.poll()?.into();
-        if let (Some(joules), Order::Fetch(output)) = (&mut self.joules, &order) {
-            joules.output(output);
+        if let (Some(joules), MachineOutput::Fetch(output)) = (&mut self.joules, &order) {
+            joules.on_output(output);
         }
         Some(order)
     }
 
     /// Ends the log; tells what went wrong with it, which never disturbs the download itself.
-    pub(super) fn finish(self) -> Result<(), GetError> {
+    pub(super) fn finish(self) -> Result<(), DownloadError> {
         self.inner.finish().map(drop).map_err(unwritten)
     }
 }

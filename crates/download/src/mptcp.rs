@@ -17,98 +17,100 @@ use marline_sys::mptcp::Spoken;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(super) struct Together {
+pub(super) struct MptcpGate {
     /// None: nobody asked for it, or the links have been let go.
-    first: Option<LinkId>,
-    waiting: Vec<LinkId>,
-    found: Option<Found>,
+    primary: Option<LinkId>,
+    held_links: Vec<LinkId>,
+    outcome: Option<MptcpOutcome>,
 }
 
 /// What the connections of a run spoke, the strongest word last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
+enum MptcpOutcome {
     /// None has stood yet.
-    Nothing,
+    Unknown,
     /// The kernel makes no MPTCP sockets.
     Unavailable,
     /// MPTCP was asked for, and the answer was TCP.
     FellBack,
     /// MPTCP was spoken.
-    Spoken,
+    Negotiated,
     /// It was spoken, and then something on the way took it out.
     Stripped,
 }
 
-impl Together {
+impl MptcpGate {
     /// The first link shall carry everything; the links besides it wait.
-    pub(super) fn over(first: LinkId) -> Self {
-        Self { first: Some(first), waiting: Vec::new(), found: Some(Found::Nothing) }
+    pub(super) fn new(primary: LinkId) -> Self {
+        Self { primary: Some(primary), held_links: Vec::new(), outcome: Some(MptcpOutcome::Unknown) }
     }
 
     /// Whether a link that can be used may be used. One that may not is remembered.
     pub(super) fn admits(&mut self, link: LinkId) -> bool {
-        let waits = self.first.is_some_and(|first| first != link);
-        if waits && !self.waiting.contains(&link) {
-            self.waiting.push(link);
+        let is_held = self.primary.is_some_and(|primary| primary != link);
+        if is_held && !self.held_links.contains(&link) {
+            self.held_links.push(link);
         }
-        !waits
+        !is_held
     }
 
     /// A connection stands, or goes on; gives the links that may be used from now on, besides the others, and a line
     /// for the user if there is something new to tell.
-    pub(super) fn spoke(&mut self, spoken: Spoken) -> (Vec<LinkId>, Option<&'static str>) {
-        let Some(before) = self.found else { return Default::default() };
-        let now = match spoken {
-            Spoken::Yes => Found::Spoken,
-            Spoken::FellBack if before >= Found::Spoken => Found::Stripped,
-            Spoken::FellBack => Found::FellBack,
-            Spoken::Never => Found::Unavailable,
+    pub(super) fn on_mptcp_status(&mut self, status: Spoken) -> (Vec<LinkId>, Option<&'static str>) {
+        let Some(before) = self.outcome else { return Default::default() };
+        let now = match status {
+            Spoken::Yes => MptcpOutcome::Negotiated,
+            Spoken::FellBack if before >= MptcpOutcome::Negotiated => MptcpOutcome::Stripped,
+            Spoken::FellBack => MptcpOutcome::FellBack,
+            Spoken::Never => MptcpOutcome::Unavailable,
             Spoken::Asked => return Default::default(),
         };
-        self.found = Some(before.max(now));
+        self.outcome = Some(before.max(now));
         let line = match now {
-            Found::Stripped => {
+            MptcpOutcome::Stripped => {
                 "MPTCP was taken out of a connection on its way; each link has connections of its own now"
             }
-            Found::FellBack => {
+            MptcpOutcome::FellBack => {
                 "the server, or something on the way, speaks no MPTCP; each link has connections of its own"
             }
-            Found::Unavailable => "this machine makes no MPTCP sockets; each link has connections of its own",
-            Found::Spoken | Found::Nothing => return Default::default(),
+            MptcpOutcome::Unavailable => {
+                "this machine makes no MPTCP sockets; each link has connections of its own"
+            }
+            MptcpOutcome::Negotiated | MptcpOutcome::Unknown => return Default::default(),
         };
-        (self.let_go(), (now > before).then_some(line))
+        (self.release_links(), (now > before).then_some(line))
     }
 
     /// The way that was hoped for is gone; gives the links that may be used from now on, besides the others.
-    pub(super) fn let_go(&mut self) -> Vec<LinkId> {
-        self.first = None;
-        std::mem::take(&mut self.waiting)
+    pub(super) fn release_links(&mut self) -> Vec<LinkId> {
+        self.primary = None;
+        std::mem::take(&mut self.held_links)
     }
 
     /// Whether one connection is to carry everything, and so to ask for MPTCP.
-    pub(super) fn holds(&self) -> bool {
-        self.first.is_some()
+    pub(super) fn is_single_conn(&self) -> bool {
+        self.primary.is_some()
     }
 
     /// A link is no more.
-    pub(super) fn gone(&mut self, link: LinkId) -> Vec<LinkId> {
-        self.waiting.retain(|waiting| *waiting != link);
-        if self.first == Some(link) { self.let_go() } else { Vec::new() }
+    pub(super) fn on_link_removed(&mut self, link: LinkId) -> Vec<LinkId> {
+        self.held_links.retain(|waiting| *waiting != link);
+        if self.primary == Some(link) { self.release_links() } else { Vec::new() }
     }
 
     /// Whether further links may belong to what came over one.
     pub(super) fn is_shared(&self) -> bool {
-        self.found >= Some(Found::Spoken)
+        self.outcome >= Some(MptcpOutcome::Negotiated)
     }
 
     /// What was found, for the report; none: nobody asked.
-    pub(super) fn word(&self) -> Option<&'static str> {
-        Some(match self.found? {
-            Found::Nothing => "unknown",
-            Found::Unavailable => "unavailable",
-            Found::FellBack => "fell-back",
-            Found::Spoken => "spoken",
-            Found::Stripped => "stripped",
+    pub(super) fn report_value(&self) -> Option<&'static str> {
+        Some(match self.outcome? {
+            MptcpOutcome::Unknown => "unknown",
+            MptcpOutcome::Unavailable => "unavailable",
+            MptcpOutcome::FellBack => "fell-back",
+            MptcpOutcome::Negotiated => "spoken",
+            MptcpOutcome::Stripped => "stripped",
         })
     }
 }
@@ -121,56 +123,56 @@ mod tests {
     const LTE: LinkId = LinkId(1);
     const CABLE: LinkId = LinkId(2);
 
-    fn asked() -> Together {
-        let mut together = Together::over(WIFI);
+    fn gate_over_wifi() -> MptcpGate {
+        let mut together = MptcpGate::new(WIFI);
         assert!(together.admits(WIFI) && !together.admits(LTE));
         together
     }
 
     #[test]
     fn while_mptcp_is_spoken_one_link_is_enough() {
-        let mut together = asked();
-        assert_eq!(together.word(), Some("unknown"));
-        assert_eq!(together.spoke(Spoken::Yes), (vec![], None));
+        let mut together = gate_over_wifi();
+        assert_eq!(together.report_value(), Some("unknown"));
+        assert_eq!(together.on_mptcp_status(Spoken::Yes), (vec![], None));
         assert!(!together.admits(LTE) && !together.admits(CABLE) && together.admits(WIFI));
-        assert_eq!((together.word(), together.is_shared()), (Some("spoken"), true));
+        assert_eq!((together.report_value(), together.is_shared()), (Some("spoken"), true));
     }
 
     #[test]
     fn a_server_without_it_gets_a_connection_over_each_link_and_that_is_told_once() {
         for (spoken, word) in [(Spoken::FellBack, "fell-back"), (Spoken::Never, "unavailable")] {
-            let mut together = asked();
-            let (links, line) = together.spoke(spoken);
+            let mut together = gate_over_wifi();
+            let (links, line) = together.on_mptcp_status(spoken);
             assert_eq!((links, line.is_some()), (vec![LTE], true));
-            assert_eq!(together.spoke(spoken), (vec![], None));
-            assert!(together.admits(CABLE) && !together.holds());
-            assert_eq!((together.word(), together.is_shared()), (Some(word), false));
+            assert_eq!(together.on_mptcp_status(spoken), (vec![], None));
+            assert!(together.admits(CABLE) && !together.is_single_conn());
+            assert_eq!((together.report_value(), together.is_shared()), (Some(word), false));
         }
     }
 
     #[test]
     fn what_was_spoken_and_is_no_more_was_stripped() {
-        let mut together = asked();
-        together.spoke(Spoken::Yes);
-        assert_eq!(together.spoke(Spoken::Asked), (vec![], None));
-        assert_eq!(together.spoke(Spoken::FellBack).0, vec![LTE]);
-        assert_eq!(together.word(), Some("stripped"));
+        let mut together = gate_over_wifi();
+        together.on_mptcp_status(Spoken::Yes);
+        assert_eq!(together.on_mptcp_status(Spoken::Asked), (vec![], None));
+        assert_eq!(together.on_mptcp_status(Spoken::FellBack).0, vec![LTE]);
+        assert_eq!(together.report_value(), Some("stripped"));
     }
 
     #[test]
     fn when_the_first_link_goes_the_others_come() {
-        let mut together = asked();
+        let mut together = gate_over_wifi();
         together.admits(CABLE);
-        assert_eq!(together.gone(LTE), vec![]);
-        assert_eq!(together.gone(WIFI), vec![CABLE]);
+        assert_eq!(together.on_link_removed(LTE), vec![]);
+        assert_eq!(together.on_link_removed(WIFI), vec![CABLE]);
         assert!(together.admits(LTE));
     }
 
     #[test]
     fn nobody_waits_where_nobody_asked() {
-        let mut together = Together::default();
+        let mut together = MptcpGate::default();
         assert!(together.admits(LTE));
-        assert_eq!(together.spoke(Spoken::Never), (vec![], None));
-        assert_eq!(together.word(), None);
+        assert_eq!(together.on_mptcp_status(Spoken::Never), (vec![], None));
+        assert_eq!(together.report_value(), None);
     }
 }

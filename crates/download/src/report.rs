@@ -5,7 +5,7 @@ use serde::Serialize;
 use marline_core::energy::RadioEnergy;
 use marline_core::link::LinkKind;
 
-use super::Kind;
+use super::DownloadErrorKind;
 
 /// Where a running download stands.
 #[derive(Clone, Debug, Default)]
@@ -13,24 +13,24 @@ pub struct Progress {
     /// The file's size, once it is known.
     pub total: Option<u64>,
     /// Bytes in their place, those of an earlier run included.
-    pub done: u64,
+    pub received: u64,
     /// Bytes that an earlier run left.
-    pub resumed: u64,
+    pub resumed_bytes: u64,
     /// Bytes of the complete file that have been read again for its checksum, while that goes on.
-    pub checked: Option<u64>,
+    pub checked_bytes: Option<u64>,
     /// Bit/s of all links together, over the last second or so.
     pub rate: f64,
     /// Seconds since the start.
-    pub elapsed: f64,
+    pub elapsed_s: f64,
     /// Seconds left at this rate, once that can be said.
-    pub eta: Option<f64>,
+    pub eta_s: Option<f64>,
     /// Each link, in the order of the run.
     pub links: Vec<LinkProgress>,
 }
 
 /// Where a batch stands.
 #[derive(Clone, Debug, Default)]
-pub struct Overview {
+pub struct BatchProgress {
     /// The files that are being downloaded, in the order of the list.
     pub files: Vec<FileProgress>,
     /// How many files there are.
@@ -40,13 +40,13 @@ pub struct Overview {
     /// See `complete`.
     pub failed: usize,
     /// Bytes in their place, of all files.
-    pub done: u64,
+    pub received: u64,
     /// Bytes of all files, once each has told its size.
     pub size: Option<u64>,
     /// Bit/s of all files together.
     pub rate: f64,
     /// Seconds since the start.
-    pub elapsed: f64,
+    pub elapsed_s: f64,
 }
 
 /// One file of a batch.
@@ -128,7 +128,7 @@ pub const SCHEMA: u32 = 1;
 
 /// A file that could not be had, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Failed {
+pub struct FailureReport {
     /// As in [`Report`].
     pub schema: u32,
     /// The URL that was asked for.
@@ -136,7 +136,7 @@ pub struct Failed {
     /// Why, in one line.
     pub error: String,
     /// What sort of failure it is.
-    pub kind: Kind,
+    pub kind: DownloadErrorKind,
     /// The exit code that belongs to it.
     pub exit_code: u8,
 }
@@ -188,12 +188,12 @@ pub struct LinkEnergy {
 }
 
 impl From<RadioEnergy> for LinkEnergy {
-    fn from(bill: RadioEnergy) -> Self {
+    fn from(radio_energy: RadioEnergy) -> Self {
         Self {
-            promotion_j: bill.promotion.as_joules_f64(),
-            active_j: bill.active.as_joules_f64(),
-            tail_j: bill.tail_total().as_joules_f64(),
-            idle_j: bill.idle.as_joules_f64(),
+            promotion_j: radio_energy.promotion.as_joules_f64(),
+            active_j: radio_energy.active.as_joules_f64(),
+            tail_j: radio_energy.tail_total().as_joules_f64(),
+            idle_j: radio_energy.idle.as_joules_f64(),
         }
     }
 }

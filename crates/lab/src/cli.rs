@@ -9,19 +9,20 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use marline_core::units::DataSize;
-use marline_sim::spec::{Event, LinkSpec};
+use marline_sim::spec::{LinkEvent, LinkSpec};
 use marline_sys::signal;
-use marline_terminal::{Exit, command_line, log, output};
+use marline_terminal::{CliError, command_line, log, output};
 use serde_json::{Value, json};
 
 use crate::bench::{self, BenchArgs};
 use crate::demo::{self, DemoArgs};
 use crate::reproduce::{self, ReproduceArgs};
 use crate::result_file::ResultFile;
-use crate::runner::command::print;
+use crate::runner::command::print_line;
 use crate::runner::{self, command::RunArgs};
 use crate::{
-    Congestion, Lab, LabError, LabSpec, NAME, Payload, Sender, Service, Task, doctor, prepare, scenarios, summary,
+    Congestion, Lab, LabError, LabSpec, NAME, Payload, ServerTcp, Service, Task, acquire_privileges, doctor,
+    scenarios, summary,
 };
 
 /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
@@ -74,28 +75,28 @@ struct ExecArgs {
     links: Vec<LinkSpec>,
     /// What happens to a link, counted from the start of the command.
     #[arg(long = "at", value_name = "EVENT")]
-    events: Vec<Event>,
+    events: Vec<LinkEvent>,
     /// Serve this file or directory with nginx; a size (100MB) serves random bytes.
     #[arg(long, value_name = "FILE|DIR|SIZE")]
     serve: Option<String>,
     /// Run this command of the shell at the other end (10.99.0.1) instead.
     #[arg(long, value_name = "COMMAND", conflicts_with = "serve")]
-    server: Option<String>,
+    server_command: Option<String>,
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
-    cc: Congestion,
+    congestion: Congestion,
     /// The server speaks MPTCP on port 80.
     #[arg(long)]
     mptcp: bool,
     /// The server's connections do not start slowly again after a pause (RFC 2861 off).
     #[arg(long)]
-    keep_window: bool,
+    keep_cwnd: bool,
     /// Decides every loss and every jitter.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// A directory of traces; also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
-    traces: Vec<PathBuf>,
+    trace_dirs: Vec<PathBuf>,
     /// Write the result to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -118,12 +119,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         log::start()?;
         match run(cli) {
             0 => Ok(()),
-            code => Err(Exit::silent(code)),
+            code => Err(CliError::silent(code)),
         }
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(exit) => exit.report(NAME),
+        Err(exit) => exit.print_and_code(NAME),
     }
 }
 
@@ -138,18 +139,18 @@ fn run(cli: Cli) -> u8 {
         Verb::Doctor(args) => Ok(run_doctor(&args)),
     };
     result.unwrap_or_else(|error| {
-        say(&format!("marline-lab: {error}"));
+        notice(&format!("marline-lab: {error}"));
         error.exit_code()
     })
 }
 
 fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
-    refuse_words_for_nothing(&args)?;
-    prepare()?;
-    let traces = scenarios::trace_directories(&args.traces);
+    check_placeholders(&args)?;
+    acquire_privileges()?;
+    let traces = scenarios::trace_directories(&args.trace_dirs);
     for link in &mut args.links {
         link.load(&traces).map_err(|error| {
-            LabError::Spec(format!("link {}: {}", link.name, scenarios::trace_refusal(&error, &traces)))
+            LabError::Spec(format!("link {}: {}", link.name, scenarios::trace_error_text(&error, &traces)))
         })?;
     }
     let file = ResultFile::open_if(args.json.as_ref())?;
@@ -158,23 +159,26 @@ fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
     let spec = LabSpec {
         links: args.links.clone(),
         events: args.events.clone(),
-        congestion: args.cc,
+        congestion: args.congestion,
         seed: args.seed,
         service,
-        sender: Sender { mptcp: args.mptcp, keeps_window: args.keep_window },
+        sender: ServerTcp { mptcp: args.mptcp, keeps_cwnd: args.keep_cwnd },
         segments: Vec::new(),
-        place: 0,
+        server_site: 0,
     };
-    signal::catch().map_err(LabError::at("signals"))?;
+    signal::catch().map_err(LabError::at_step("signals"))?;
     let lab = Lab::start(&spec)?;
     if !lab.congestion().is_granted() {
-        let got = lab.congestion();
-        say(&format!("marline-lab: {} was refused; client {}, server {}", got.wanted, got.client, got.server));
+        let report = lab.congestion();
+        notice(&format!(
+            "marline-lab: {} was refused; client {}, server {}",
+            report.requested, report.client, report.server
+        ));
     }
-    let Some((program, rest)) = args.command.split_first() else {
+    let Some((program, program_args)) = args.command.split_first() else {
         return Err(LabError::Spec("say which command to run after --".into()));
     };
-    let mut task = Task::new(program).args(rest);
+    let mut task = Task::new(program).args(program_args);
     if let Some(payload) = &payload {
         task = task.env("MARLINE_LAB_SHA256", payload.sha256());
     }
@@ -182,14 +186,14 @@ fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
     if let Some(file) = file {
         file.write(&format!("{:#}\n", record(&args, &lab, payload.as_ref(), run.to_json())))?;
     }
-    say(summary::table(&run, lab.congestion()).trim_end());
+    notice(summary::run_table(&run, lab.congestion()).trim_end());
     let code = run.status.code().unwrap_or_else(|| 128 + run.status.signal().unwrap_or(0));
     Ok(u8::try_from(code).unwrap_or(1))
 }
 
 /// A word that stands for what is served would reach the command as it is written.
-fn refuse_words_for_nothing(args: &ExecArgs) -> Result<(), LabError> {
-    if args.serve.is_some() || args.server.is_some() {
+fn check_placeholders(args: &ExecArgs) -> Result<(), LabError> {
+    if args.serve.is_some() || args.server_command.is_some() {
         return Ok(());
     }
     let text = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -200,17 +204,19 @@ fn refuse_words_for_nothing(args: &ExecArgs) -> Result<(), LabError> {
 }
 
 fn service(args: &ExecArgs) -> Result<(Service, Option<Payload>), LabError> {
-    if let Some(line) = &args.server {
-        return Ok((Service::Command(line.clone()), None));
+    if let Some(shell_command) = &args.server_command {
+        return Ok((Service::Command(shell_command.clone()), None));
     }
-    let Some(what) = &args.serve else { return Ok((Service::None, None)) };
-    if Path::new(what).exists() {
-        return Ok((Service::Files(what.into()), None));
+    let Some(served) = &args.serve else { return Ok((Service::None, None)) };
+    if Path::new(served).exists() {
+        return Ok((Service::Files(served.into()), None));
     }
-    let size: DataSize = what.parse().map_err(|_| {
-        LabError::Spec(format!("--serve {what}: neither a file or directory that exists, nor a size such as 100MB"))
+    let size: DataSize = served.parse().map_err(|_| {
+        LabError::Spec(format!(
+            "--serve {served}: neither a file or directory that exists, nor a size such as 100MB"
+        ))
     })?;
-    let payload = Payload::new(size).map_err(LabError::at(format!("a file of {size}")))?;
+    let payload = Payload::new(size).map_err(LabError::at_step(format!("a file of {size}")))?;
     Ok((Service::Files(payload.path()), Some(payload)))
 }
 
@@ -223,7 +229,7 @@ fn record(args: &ExecArgs, lab: &Lab, payload: Option<&Payload>, run: Value) -> 
         "links": args.links.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "events": args.events.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "congestion": {
-            "wanted": lab.congestion().wanted.name(),
+            "wanted": lab.congestion().requested.name(),
             "client": lab.congestion().client,
             "server": lab.congestion().server,
         },
@@ -234,25 +240,25 @@ fn record(args: &ExecArgs, lab: &Lab, payload: Option<&Payload>, run: Value) -> 
 }
 
 fn run_doctor(args: &DoctorArgs) -> u8 {
-    let findings = doctor::machine();
+    let findings = doctor::check_machine();
     let code = u8::from(!doctor::can_run(&findings));
     if args.json {
-        print(&format!("{:#}", doctor::to_json(&findings)));
+        print_line(&format!("{:#}", doctor::to_json(&findings)));
         return code;
     }
     for finding in &findings {
-        let word = match (finding.ok, finding.required) {
+        let mark = match (finding.is_ok, finding.is_required) {
             (true, _) => "yes",
             (false, true) => "NO",
             (false, false) => "no",
         };
-        print(&format!("{word:<4} {:<11} {}", finding.name, finding.says));
+        print_line(&format!("{mark:<4} {:<11} {}", finding.name, finding.message));
     }
-    print(if code == 0 { "A lab can run here." } else { "No lab can run here: see the lines marked NO." });
+    print_line(if code == 0 { "A lab can run here." } else { "No lab can run here: see the lines marked NO." });
     code
 }
 
 /// A line for people, beside the command's own output.
-fn say(text: &str) {
+fn notice(text: &str) {
     output::say_after_progress(text);
 }

@@ -4,13 +4,13 @@ use std::io;
 use std::path::PathBuf;
 
 /// The exit code of a missing privilege.
-const PRIVILEGE: u8 = 77;
+const EXIT_NO_PRIVILEGE: u8 = 77;
 /// The exit code of wrong usage.
-const USAGE: u8 = 64;
+const EXIT_USAGE: u8 = 64;
 /// What shells end with when a command is not there.
-const NOT_FOUND: u8 = 127;
+const EXIT_NOT_FOUND: u8 = 127;
 /// What shells end with when a command is there and cannot be executed.
-const NOT_EXECUTABLE: u8 = 126;
+const EXIT_NOT_EXECUTABLE: u8 = 126;
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum LabError {
     },
     /// A program that is needed is not installed.
     #[error("`{program}` is not installed: apt-get install {package}")]
-    Missing {
+    MissingProgram {
         /// The program.
         program: String,
         /// Debian's package of it.
@@ -83,7 +83,7 @@ pub enum LabError {
 
 impl LabError {
     /// For `map_err`: names the step at which it happened.
-    pub(crate) fn at(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn at_step(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let step = step.into();
         move |source| Self::Setup { step, source }
     }
@@ -92,14 +92,14 @@ impl LabError {
     /// cannot be executed, as shells have it; 1 anything else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Spec(_) => USAGE,
-            Self::UserNamespace { .. } => PRIVILEGE,
-            Self::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => NOT_FOUND,
-            Self::Start { .. } => NOT_EXECUTABLE,
+            Self::Spec(_) => EXIT_USAGE,
+            Self::UserNamespace { .. } => EXIT_NO_PRIVILEGE,
+            Self::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+            Self::Start { .. } => EXIT_NOT_EXECUTABLE,
             Self::Tun { source, .. } | Self::Setup { source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
-                PRIVILEGE
+                EXIT_NO_PRIVILEGE
             }
             _ => 1,
         }

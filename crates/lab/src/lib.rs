@@ -20,29 +20,27 @@
 //! 3. A figure from a machine that was too busy is not hidden but marked ([`Emulation::suspect`]).
 
 mod accel;
-mod access;
 mod bench;
 pub mod cli;
-mod crowd;
+mod clients;
 mod demo;
 pub mod doctor;
 mod emulator;
 mod error;
-pub mod evidence;
 mod fleet;
+pub mod html_report;
 mod lab;
 mod lan;
 mod live;
-mod memory;
 mod mptcp;
 mod network;
-pub mod page;
-mod peers;
-mod places;
+mod peak_rss;
 mod player;
+mod privileges;
 mod program;
 mod reproduce;
 mod result_file;
+pub mod results;
 mod run;
 mod runner;
 mod scenarios;
@@ -50,16 +48,18 @@ mod server;
 mod spec;
 mod summary;
 mod veth;
+mod wan_topology;
+mod worker_pool;
 
-pub use access::{Access, prepare};
-pub use emulator::{Emulation, Lateness, LinkRun, Priority, Sign};
+pub use emulator::{EmulationReport, Lateness, LinkReport, MpPrioRequest, TrafficSample};
 pub use error::LabError;
 pub use lab::Lab;
 pub use network::CongestionReport;
-pub use places::Segment;
-pub use run::{Output, Run, Task};
-pub use server::{Folder, Payload};
-pub use spec::{Congestion, LabSpec, Sender, Service};
+pub use privileges::{Privileges, acquire_privileges};
+pub use run::{CommandRun, Output, Task};
+pub use server::{Payload, TempDir};
+pub use spec::{Congestion, LabSpec, ServerTcp, Service};
+pub use wan_topology::Segment;
 
 /// The program's name, before each of its lines.
 const NAME: &str = "marline-lab";

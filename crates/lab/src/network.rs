@@ -24,7 +24,7 @@ use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;
 use socket2::{Domain, Socket, Type};
 
-use crate::{Congestion, LabError, Sender};
+use crate::{Congestion, LabError, ServerTcp};
 
 /// Where servers are reached.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
@@ -35,12 +35,12 @@ const TUN_QUEUE: u32 = 5000;
 
 /// Which end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
+pub(crate) enum EndRole {
     Client,
     Server,
 }
 
-impl Side {
+impl EndRole {
     /// This end's addresses on link number `at`.
     fn addresses(self, at: usize) -> (Ipv4Addr, Ipv6Addr) {
         let link = u8::try_from(at + 1).unwrap_or(u8::MAX);
@@ -53,7 +53,7 @@ impl Side {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CongestionReport {
     /// Asked for.
-    pub wanted: Congestion,
+    pub requested: Congestion,
     /// What a new connection of the client has.
     pub client: String,
     /// What a new connection of the server has.
@@ -63,26 +63,26 @@ pub struct CongestionReport {
 impl CongestionReport {
     /// Whether the kernel did what was asked.
     pub fn is_granted(&self) -> bool {
-        self.client == self.wanted.name() && self.server == self.wanted.name()
+        self.client == self.requested.name() && self.server == self.requested.name()
     }
 }
 
 /// Both ends, configured.
 #[derive(Debug)]
-pub(crate) struct Networks {
+pub(crate) struct Namespaces {
     pub(crate) client: Network,
     pub(crate) server: Network,
-    /// From place 1 on ([`crate::places`]).
-    pub(crate) places: Vec<Network>,
+    /// From place 1 on ([`crate::wan_topology`]).
+    pub(crate) sites: Vec<Network>,
     pub(crate) congestion: CongestionReport,
 }
 
-impl Networks {
-    /// The network of a place ([`crate::places`]); none: there is no such place.
-    pub(crate) fn at(&self, place: usize) -> Option<&Network> {
-        match place.checked_sub(1) {
+impl Namespaces {
+    /// The network of a place ([`crate::wan_topology`]); none: there is no such place.
+    pub(crate) fn site(&self, site: usize) -> Option<&Network> {
+        match site.checked_sub(1) {
             None => Some(&self.server),
-            Some(behind) => self.places.get(behind),
+            Some(behind) => self.sites.get(behind),
         }
     }
 }
@@ -97,30 +97,31 @@ pub(crate) struct TunPair {
 /// Builds both ends.
 pub(crate) fn build(
     links: &[LinkSpec],
-    wanted: Congestion,
-    sender: Sender,
-) -> Result<(Networks, Vec<TunPair>), LabError> {
-    let new = |side| Network::new().map_err(LabError::at(format!("network namespace of the {side}")));
+    requested: Congestion,
+    sender: ServerTcp,
+) -> Result<(Namespaces, Vec<TunPair>), LabError> {
+    let new = |side| Network::new().map_err(LabError::at_step(format!("network namespace of the {side}")));
     let (client, server) = (new("client")?, new("server")?);
-    let client_ends = end(&client, Side::Client, links, wanted)?;
-    let server_ends = end(&server, Side::Server, links, wanted)?;
-    if sender.keeps_window {
-        server.run(|| fs::write(SLOW_START_AFTER_IDLE, "0")).map_err(LabError::at(SLOW_START_AFTER_IDLE))?;
+    let client_ends = build_end(&client, EndRole::Client, links, requested)?;
+    let server_ends = build_end(&server, EndRole::Server, links, requested)?;
+    if sender.keeps_cwnd {
+        server.run(|| fs::write(SLOW_START_AFTER_IDLE, "0")).map_err(LabError::at_step(SLOW_START_AFTER_IDLE))?;
     }
     let pairs =
         client_ends.into_iter().zip(server_ends).map(|(client, server)| TunPair { client, server }).collect();
-    let probe =
-        |network: &Network, to| network.run(move || congestion_towards(to)).map_err(LabError::at("congestion"));
-    let congestion = CongestionReport {
-        wanted,
-        client: probe(&client, SERVER)?,
-        server: probe(&server, Side::Client.addresses(0).0)?,
+    let probe = |network: &Network, to| {
+        network.run(move || congestion_towards(to)).map_err(LabError::at_step("congestion"))
     };
-    Ok((Networks { client, server, places: Vec::new(), congestion }, pairs))
+    let congestion = CongestionReport {
+        requested,
+        client: probe(&client, SERVER)?,
+        server: probe(&server, EndRole::Client.addresses(0).0)?,
+    };
+    Ok((Namespaces { client, server, sites: Vec::new(), congestion }, pairs))
 }
 
 /// Packets that each link's TUN has dropped so far because the emulator was late, in the order of `links`.
-pub(crate) fn drops(network: &Network, links: &[LinkSpec]) -> io::Result<Vec<u64>> {
+pub(crate) fn tun_drops(network: &Network, links: &[LinkSpec]) -> io::Result<Vec<u64>> {
     let all = network.run(|| all_links(&RouteSocket::open()?))?;
     let dropped = |link: &LinkSpec| all.iter().find(|l| l.name == link.name).map_or(0, |l| l.tx_dropped);
     Ok(links.iter().map(dropped).collect())
@@ -128,29 +129,29 @@ pub(crate) fn drops(network: &Network, links: &[LinkSpec]) -> io::Result<Vec<u64
 
 /// Takes the client's device of link number `at` down or up, on a thread in its namespace. The kernel forgets the routes
 /// over a device that goes down; who brings it up again (DHCP, elsewhere) brings them back.
-pub(crate) fn set_device(at: usize, name: &str, up: bool, wanted: Congestion) -> Result<(), LabError> {
+pub(crate) fn set_device(link_number: usize, name: &str, up: bool, congestion: Congestion) -> Result<(), LabError> {
     let step = format!("device {name}");
-    let socket = RouteSocket::open().map_err(LabError::at(&step))?;
-    let all = all_links(&socket).map_err(LabError::at(&step))?;
+    let socket = RouteSocket::open().map_err(LabError::at_step(&step))?;
+    let all = all_links(&socket).map_err(LabError::at_step(&step))?;
     let index = all.iter().find(|link| link.name == name).map_or(0, |link| link.index);
-    let end = End { socket, side: Side::Client, congestion: wanted };
-    end.ask(&step, LinkChange { up: Some(up), ..LinkChange::default() }.request(index))?;
+    let end = EndBuilder { socket, side: EndRole::Client, congestion };
+    end.send(&step, LinkChange { up: Some(up), ..LinkChange::default() }.request(index))?;
     if up {
-        let (v4, v6) = end.side.addresses(at);
-        end.routes(&step, at, index, v4.into(), 24)?;
+        let (v4, v6) = end.side.addresses(link_number);
+        end.routes(&step, link_number, index, v4.into(), 24)?;
         // IPv6's address went with the routes.
-        let _ = end.address_and_routes(&step, at, index, v6.into(), 64);
+        let _ = end.address_and_routes(&step, link_number, index, v6.into(), 64);
     }
     Ok(())
 }
 
 /// Makes a link's device in this thread's namespace.
-pub(crate) fn device(link: &LinkSpec) -> io::Result<Tun> {
+pub(crate) fn create_tun(link: &LinkSpec) -> io::Result<Tun> {
     Tun::create(&link.name)
 }
 
 /// Sets it up, and gives its number.
-pub(crate) fn connect(socket: &RouteSocket, link: &LinkSpec) -> io::Result<u32> {
+pub(crate) fn set_link_up(socket: &RouteSocket, link: &LinkSpec) -> io::Result<u32> {
     let index = all_links(socket)?.iter().find(|l| l.name == link.name).map_or(0, |l| l.index);
     let alias = format!("marline-lab kind={}", link.kind);
     let change = LinkChange {
@@ -165,8 +166,8 @@ pub(crate) fn connect(socket: &RouteSocket, link: &LinkSpec) -> io::Result<u32> 
 
 /// Gives the server's end one more address, reached over every link as [`SERVER`] is, or takes it away: then whoever has it
 /// has vanished, without a word to anybody. On a thread in the server's namespace.
-pub(crate) fn set_address(address: Ipv4Addr, there: bool) -> io::Result<()> {
-    let request = if there {
+pub(crate) fn set_address(address: Ipv4Addr, is_present: bool) -> io::Result<()> {
+    let request = if is_present {
         Address::assign(LOOPBACK, address.into(), 32)
     } else {
         Address::remove(LOOPBACK, address.into(), 32)
@@ -177,12 +178,17 @@ pub(crate) fn set_address(address: Ipv4Addr, there: bool) -> io::Result<()> {
 /// The number of every namespace's loopback.
 const LOOPBACK: u32 = 1;
 
-fn end(network: &Network, side: Side, links: &[LinkSpec], wanted: Congestion) -> Result<Vec<Tun>, LabError> {
+fn build_end(
+    network: &Network,
+    side: EndRole,
+    links: &[LinkSpec],
+    congestion: Congestion,
+) -> Result<Vec<Tun>, LabError> {
     let mut failed = None;
     let built = network.run(|| {
-        End::begin(side, wanted)
+        EndBuilder::start(side, congestion)
             .and_then(|end| {
-                links.iter().enumerate().map(|(at, link)| end.add(at, link)).collect::<Result<Vec<_>, _>>()
+                links.iter().enumerate().map(|(at, link)| end.add_link(at, link)).collect::<Result<Vec<_>, _>>()
             })
             .map_err(|error| {
                 failed = Some(error);
@@ -193,41 +199,41 @@ fn end(network: &Network, side: Side, links: &[LinkSpec], wanted: Congestion) ->
 }
 
 /// One end under construction, on a thread in its namespace.
-struct End {
+struct EndBuilder {
     socket: RouteSocket,
-    side: Side,
+    side: EndRole,
     congestion: Congestion,
 }
 
-impl End {
-    fn begin(side: Side, congestion: Congestion) -> Result<Self, LabError> {
-        for (name, value) in SETTINGS {
+impl EndBuilder {
+    fn start(side: EndRole, congestion: Congestion) -> Result<Self, LabError> {
+        for (name, value) in SYSCTLS {
             // What this kernel lacks (IPv6, mostly) need not be set.
             let _ = fs::write(format!("/proc/sys/net/{name}"), value);
         }
-        let socket = RouteSocket::open().map_err(LabError::at("netlink socket"))?;
+        let socket = RouteSocket::open().map_err(LabError::at_step("netlink socket"))?;
         let end = Self { socket, side, congestion };
-        end.ask("loopback", LinkChange { up: Some(true), ..LinkChange::default() }.request(1))?;
-        if side == Side::Server {
-            end.ask("server's address", Address::assign(1, SERVER.into(), 32))?;
-            let _ = end.ask("server's address", Address::assign(1, SERVER_V6.into(), 128));
+        end.send("loopback", LinkChange { up: Some(true), ..LinkChange::default() }.request(1))?;
+        if side == EndRole::Server {
+            end.send("server's address", Address::assign(1, SERVER.into(), 32))?;
+            let _ = end.send("server's address", Address::assign(1, SERVER_V6.into(), 128));
         }
         Ok(end)
     }
 
-    fn ask(&self, step: &str, request: Request) -> Result<(), LabError> {
-        self.socket.request(&request.finish(1)).map(|_| ()).map_err(LabError::at(step))
+    fn send(&self, step: &str, request: Request) -> Result<(), LabError> {
+        self.socket.request(&request.finish(1)).map(|_| ()).map_err(LabError::at_step(step))
     }
 
-    fn add(&self, at: usize, link: &LinkSpec) -> Result<Tun, LabError> {
+    fn add_link(&self, link_number: usize, link: &LinkSpec) -> Result<Tun, LabError> {
         let name = &link.name;
-        let tun = device(link).map_err(|source| tun_error(name, source))?;
+        let tun = create_tun(link).map_err(|source| tun_error(name, source))?;
         let step = format!("link {name}");
-        let index = connect(&self.socket, link).map_err(LabError::at(&step))?;
-        let (v4, v6) = self.side.addresses(at);
-        self.address_and_routes(&step, at, index, v4.into(), 24)?;
+        let index = set_link_up(&self.socket, link).map_err(LabError::at_step(&step))?;
+        let (v4, v6) = self.side.addresses(link_number);
+        self.address_and_routes(&step, link_number, index, v4.into(), 24)?;
         // IPv6 may be absent from the kernel, and needs an MTU of 1280.
-        let _ = self.address_and_routes(&step, at, index, v6.into(), 64);
+        let _ = self.address_and_routes(&step, link_number, index, v6.into(), 64);
         Ok(tun)
     }
 
@@ -239,27 +245,34 @@ impl End {
         address: IpAddr,
         prefix: u8,
     ) -> Result<(), LabError> {
-        self.ask(step, Address::assign(index, address, prefix))?;
+        self.send(step, Address::assign(index, address, prefix))?;
         self.routes(step, at, index, address, prefix)?;
-        if self.side == Side::Client {
+        if self.side == EndRole::Client {
             let table = 1000 + u32::try_from(at).unwrap_or(0);
             let bits = if address.is_ipv4() { 32 } else { 128 };
-            self.ask(step, SourceRule::new((address, bits), table, table).add())?;
+            self.send(step, SourceRule::new((address, bits), table, table).add())?;
         }
         Ok(())
     }
 
-    fn routes(&self, step: &str, at: usize, index: u32, address: IpAddr, prefix: u8) -> Result<(), LabError> {
-        let number = u32::try_from(at).unwrap_or(0);
+    fn routes(
+        &self,
+        step: &str,
+        link_number: usize,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> Result<(), LabError> {
+        let number = u32::try_from(link_number).unwrap_or(0);
         let family = if address.is_ipv4() { family::V4 } else { family::V6 };
         let route = Route { source: Some(address), ..Route::default_via_interface(family, index) };
-        let source = if self.side == Side::Server { server_address(address) } else { address };
+        let source = if self.side == EndRole::Server { server_address_like(address) } else { address };
         self.route(
             step,
-            Route { destination: Some((network_of(address), prefix)), source: Some(source), ..route.clone() },
+            Route { destination: Some((subnet_of(address), prefix)), source: Some(source), ..route.clone() },
         )?;
-        if self.side == Side::Client {
-            let (v4, v6) = Side::Server.addresses(at);
+        if self.side == EndRole::Client {
+            let (v4, v6) = EndRole::Server.addresses(link_number);
             let gateway = if address.is_ipv4() { v4.into() } else { v6.into() };
             let route = Route { gateway: Some(gateway), ..route };
             self.route(step, Route { metric: 100 + number, ..route.clone() })?;
@@ -272,14 +285,14 @@ impl End {
     /// report then says what connections got instead.
     fn route(&self, step: &str, route: Route) -> Result<(), LabError> {
         let with = Route { congestion_control: self.congestion.name().into(), ..route.clone() };
-        self.ask(step, with.install()).or_else(|_| self.ask(step, route.install()))
+        self.send(step, with.install()).or_else(|_| self.send(step, route.install()))
     }
 }
 
 const SLOW_START_AFTER_IDLE: &str = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
 
 /// Everything before the first device exists.
-pub(crate) const SETTINGS: [(&str, &str); 10] = [
+pub(crate) const SYSCTLS: [(&str, &str); 10] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
     // A rootless server may listen on port 80 and a rootless client may ping.
@@ -300,7 +313,7 @@ fn all_links(socket: &RouteSocket) -> io::Result<Vec<Link>> {
 }
 
 /// The address with its last byte cleared; all networks here end before it.
-fn network_of(address: IpAddr) -> IpAddr {
+fn subnet_of(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
             let [a, b, c, _] = v4.octets();
@@ -313,8 +326,8 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-fn server_address(like: IpAddr) -> IpAddr {
-    if like.is_ipv4() { SERVER.into() } else { SERVER_V6.into() }
+fn server_address_like(same_family: IpAddr) -> IpAddr {
+    if same_family.is_ipv4() { SERVER.into() } else { SERVER_V6.into() }
 }
 
 /// The congestion control of a connection towards `to`: the kernel settles it with the first packet, before any answer.

@@ -10,7 +10,7 @@ use crate::LabError;
 
 /// The program that `MARLINE` names, else the one in the directory of this program.
 pub(crate) fn marline() -> Result<PathBuf, LabError> {
-    let own = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let own = std::env::current_exe().map_err(LabError::at_step("the path of this program"))?;
     find(std::env::var_os(VARIABLE), &own)
 }
 

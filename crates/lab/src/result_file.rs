@@ -20,7 +20,7 @@ impl ResultFile {
     /// Opens it, or makes it.
     pub(crate) fn open(path: &Path) -> Result<Self, LabError> {
         let file = File::options().write(true).create(true).truncate(false).open(path);
-        Ok(Self { path: path.into(), file: file.map_err(LabError::at(path.display().to_string()))? })
+        Ok(Self { path: path.into(), file: file.map_err(LabError::at_step(path.display().to_string()))? })
     }
 
     /// The same for an option of the command line.
@@ -37,7 +37,7 @@ impl ResultFile {
     pub(crate) fn write(mut self, text: &str) -> Result<(), LabError> {
         // A pipe or a terminal has no length.
         let _ = self.file.set_len(0);
-        self.file.write_all(text.as_bytes()).map_err(LabError::at(self.path.display().to_string()))
+        self.file.write_all(text.as_bytes()).map_err(LabError::at_step(self.path.display().to_string()))
     }
 }
 

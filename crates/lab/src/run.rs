@@ -12,8 +12,8 @@ use marline_sys::{clock, process, signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::memory::Memory;
-use crate::{Emulation, LabError};
+use crate::peak_rss::PeakRss;
+use crate::{EmulationReport, LabError};
 
 /// What becomes of a command's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,9 +73,11 @@ impl Task {
     }
 
     /// The command, with each of these words replaced by its value.
-    pub(crate) fn command(&self, words: &[(&str, String)]) -> Command {
+    pub(crate) fn command(&self, placeholders: &[(&str, String)]) -> Command {
         let fill = |text: &OsString| match text.to_str() {
-            Some(text) => words.iter().fold(text.to_string(), |t, (word, value)| t.replace(word, value)).into(),
+            Some(text) => {
+                placeholders.iter().fold(text.to_string(), |t, (word, value)| t.replace(word, value)).into()
+            }
             None => text.clone(),
         };
         let mut command = Command::new(fill(&self.program));
@@ -95,7 +97,7 @@ impl Task {
 
 /// What a command did.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct CommandRun {
     /// How it ended.
     pub status: ExitStatus,
     /// Whether it was killed because its time was over.
@@ -113,22 +115,22 @@ pub struct Run {
     /// What it printed on standard error, if that was captured.
     pub stderr: Vec<u8>,
     /// What the links did meanwhile.
-    pub emulation: Emulation,
+    pub emulation: EmulationReport,
 }
 
 /// A started command.
-pub(crate) struct Running {
+pub(crate) struct RunningProcess {
     child: Child,
     /// When it was started, by the clock.
     zero: u64,
-    memory: Memory,
+    memory: PeakRss,
     pidfd: OwnedFd,
     stdout: Receiver<Vec<u8>>,
     stderr: Receiver<Vec<u8>>,
 }
 
 /// A [`Run`] without the links.
-pub(crate) struct Ended {
+pub(crate) struct FinishedProcess {
     pub(crate) usage: process::Usage,
     pub(crate) peak_memory: DataSize,
     pub(crate) timed_out: bool,
@@ -137,18 +139,18 @@ pub(crate) struct Ended {
     pub(crate) stderr: Vec<u8>,
 }
 
-impl Running {
-    pub(crate) fn new(mut child: Child, zero: u64, memory: Memory) -> Result<Self, LabError> {
+impl RunningProcess {
+    pub(crate) fn new(mut child: Child, zero: u64, memory: PeakRss) -> Result<Self, LabError> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).unwrap_or(Pid::INIT);
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         let pidfd = pidfd.map_err(|e| LabError::Setup { step: "pidfd".into(), source: e.into() })?;
-        let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
+        let (stdout, stderr) = (read_pipe(child.stdout.take()), read_pipe(child.stderr.take()));
         Ok(Self { child, zero, memory, pidfd, stdout, stderr })
     }
 
     /// Waits for its end. A signal that we get meanwhile (see [`signal::catch`]) is passed on to it; if it is still
     /// there some seconds later, it is killed.
-    pub(crate) fn wait(mut self, limit: Option<Duration>) -> Result<Ended, LabError> {
+    pub(crate) fn wait(mut self, limit: Option<Duration>) -> Result<FinishedProcess, LabError> {
         let mut passed_on = false;
         let mut deadline = limit.map(|limit| self.zero + limit.as_nanos() as u64);
         let mut timed_out = false;
@@ -156,8 +158,8 @@ impl Running {
             self.memory.sample(self.child.id());
             if let (Some(number), false) = (signal::caught(), passed_on) {
                 passed_on = true;
-                self.pass_on(number);
-                deadline = Some(clock::now() + GRACE.as_nanos() as u64);
+                self.forward_signal(number);
+                deadline = Some(clock::now() + KILL_DELAY.as_nanos() as u64);
             }
             if deadline.is_some_and(|at| clock::now() >= at) {
                 timed_out = !passed_on;
@@ -166,7 +168,7 @@ impl Running {
             }
         }
         let wall = Duration::from_nanos(clock::now().saturating_sub(self.zero));
-        let usage = process::wait(self.child.id()).map_err(LabError::at("wait"))?;
+        let usage = process::wait(self.child.id()).map_err(LabError::at_step("wait"))?;
         // A child of the command may hold the pipe for longer; what came until now is what counts.
         let text = |from: &Receiver<Vec<u8>>| {
             let mut all = Vec::new();
@@ -176,16 +178,23 @@ impl Running {
             all
         };
         let peak_memory = self.memory.peak(usage.peak_memory);
-        Ok(Ended { usage, peak_memory, timed_out, wall, stdout: text(&self.stdout), stderr: text(&self.stderr) })
+        Ok(FinishedProcess {
+            usage,
+            peak_memory,
+            timed_out,
+            wall,
+            stdout: text(&self.stdout),
+            stderr: text(&self.stderr),
+        })
     }
 
     /// Sleeps until it ends, but not long enough to miss a signal or a deadline for long.
     fn has_ended(&self) -> bool {
-        let turn = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        matches!(poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&turn)), Ok(1..))
+        let poll_interval = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        matches!(poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&poll_interval)), Ok(1..))
     }
 
-    fn pass_on(&self, number: i32) {
+    fn forward_signal(&self, number: i32) {
         // Ctrl-C reaches all programs of a terminal: the command has got it already, and a second one may mean
         // something else to it.
         let interrupt = number == Signal::INT.as_raw();
@@ -198,10 +207,10 @@ impl Running {
 }
 
 /// A command that was asked to end is given this long.
-const GRACE: Duration = Duration::from_secs(5);
+const KILL_DELAY: Duration = Duration::from_secs(5);
 
 /// Reads a pipe to its end on a thread of its own, so that its writer never waits.
-fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+fn read_pipe(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (parts, all) = mpsc::channel();
     if let Some(mut pipe) = pipe {
         std::thread::spawn(move || {
@@ -234,7 +243,7 @@ mod tests {
     fn a_command_is_waited_for_and_its_output_kept() {
         let task = Task::new("sh").args(["-c", "echo out; echo err >&2; exit 4"]).output(Output::Capture);
         let child = task.command(&[]).spawn().unwrap();
-        let ended = Running::new(child, clock::now(), Memory::before()).unwrap().wait(None).unwrap();
+        let ended = RunningProcess::new(child, clock::now(), PeakRss::start()).unwrap().wait(None).unwrap();
         assert_eq!(ended.usage.status.code(), Some(4));
         assert_eq!((ended.stdout.as_slice(), ended.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
         assert!(!ended.timed_out);
@@ -243,7 +252,7 @@ mod tests {
     #[test]
     fn a_command_that_takes_too_long_is_killed() {
         let child = Task::new("sleep").args(["1000"]).command(&[]).spawn().unwrap();
-        let ended = Running::new(child, clock::now(), Memory::before())
+        let ended = RunningProcess::new(child, clock::now(), PeakRss::start())
             .unwrap()
             .wait(Some(Duration::from_millis(1)))
             .unwrap();

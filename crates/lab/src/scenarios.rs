@@ -41,34 +41,37 @@ carried!(
 );
 
 /// The scenario of this file, or the carried one of this name.
-pub(crate) fn find(word: &str) -> Result<Scenario, LabError> {
+pub(crate) fn load(name_or_path: &str) -> Result<Scenario, LabError> {
     let refused = |error: marline_sim::scenario::ScenarioError| LabError::Spec(error.to_string());
-    if Path::new(word).is_file() {
-        return Scenario::read(Path::new(word)).map_err(refused);
+    if Path::new(name_or_path).is_file() {
+        return Scenario::read(Path::new(name_or_path)).map_err(refused);
     }
-    match CARRIED.iter().find(|(name, _)| *name == word) {
+    match CARRIED.iter().find(|(name, _)| *name == name_or_path) {
         Some((name, text)) => Scenario::parse(text, Path::new(name)).map_err(refused),
         None => {
             let names: Vec<&str> = CARRIED.iter().map(|(name, _)| *name).collect();
-            Err(LabError::Spec(format!("`{word}` is no file and no scenario; there are: {}", names.join(", "))))
+            Err(LabError::Spec(format!(
+                "`{name_or_path}` is no file and no scenario; there are: {}",
+                names.join(", ")
+            )))
         }
     }
 }
 
 /// The directories of `--traces`, else those of the variable `MARLINE_TRACES` (separated by colons).
-pub(crate) fn trace_directories(named: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn trace_directories(options: &[PathBuf]) -> Vec<PathBuf> {
     match std::env::var_os("MARLINE_TRACES") {
-        Some(variable) if named.is_empty() => std::env::split_paths(&variable).collect(),
-        _ => named.to_vec(),
+        Some(variable) if options.is_empty() => std::env::split_paths(&variable).collect(),
+        _ => options.to_vec(),
     }
 }
 
 /// Why these traces cannot be used; of those that are not there, also where they were looked for.
-pub(crate) fn trace_refusal(error: &TraceError, directories: &[PathBuf]) -> String {
+pub(crate) fn trace_error_text(error: &TraceError, directories: &[PathBuf]) -> String {
     match error {
         TraceError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            let places: Vec<String> = directories.iter().map(|place| place.display().to_string()).collect();
-            let places = if places.is_empty() { String::new() } else { format!(" and in {}", places.join(", ")) };
+            let paths: Vec<String> = directories.iter().map(|place| place.display().to_string()).collect();
+            let places = if paths.is_empty() { String::new() } else { format!(" and in {}", paths.join(", ")) };
             format!("{error}; looked for as written{places}; name its directory with --traces or MARLINE_TRACES")
         }
         _ => error.to_string(),
@@ -89,13 +92,13 @@ mod tests {
         files.sort();
         assert_eq!(files, CARRIED.iter().map(|(name, _)| *name).collect::<Vec<_>>());
         for (name, _) in CARRIED {
-            assert_eq!(find(name).unwrap().name, *name);
+            assert_eq!(load(name).unwrap().name, *name);
         }
     }
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
-        let error = find("flor-a").unwrap_err().to_string();
+        let error = load("flor-a").unwrap_err().to_string();
         assert!(error.contains("floor-a, ") && error.contains("thesis"), "{error}");
     }
 }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use marline_sim::spec::{Event, LinkSpec};
+use marline_sim::spec::{LinkEvent, LinkSpec};
 
 use crate::LabError;
-use crate::places::{MOST_PLACES, Segment};
+use crate::wan_topology::{MAX_SITES, Segment};
 
 /// The congestion control of both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct LabSpec {
     /// The links, the client's default route first. Traces must be loaded.
     pub links: Vec<LinkSpec>,
     /// What happens to them, counted from the start of each command.
-    pub events: Vec<Event>,
+    pub events: Vec<LinkEvent>,
     /// TCP's congestion control at both ends.
     pub congestion: Congestion,
     /// Decides every loss and every jitter.
@@ -76,22 +76,22 @@ pub struct LabSpec {
     /// What stands at the other end.
     pub service: Service,
     /// How its TCP is set beyond that.
-    pub sender: Sender,
+    pub sender: ServerTcp,
     /// What lies behind the server's end.
     pub segments: Vec<Segment>,
     /// The place of what stands at the other end: 0 is the server's end itself, else one behind `segments`, so that the
     /// links' other ends are gateways that are nearer than the server.
-    pub place: usize,
+    pub server_site: usize,
 }
 
 /// The server's TCP, as far as a lab may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sender {
+pub struct ServerTcp {
     /// nginx accepts MPTCP on port 80, beside plain TCP.
     pub mptcp: bool,
     /// Connections do not start slowly again after a pause (RFC 2861 off, `net.ipv4.tcp_slow_start_after_idle=0`), as
     /// eMPTCP's sender has it for paths that are used again (§3.6).
-    pub keeps_window: bool,
+    pub keeps_cwnd: bool,
 }
 
 impl LabSpec {
@@ -103,14 +103,14 @@ impl LabSpec {
             congestion: Congestion::Cubic,
             seed: 1,
             service: Service::None,
-            sender: Sender::default(),
+            sender: ServerTcp::default(),
             segments: Vec::new(),
-            place: 0,
+            server_site: 0,
         }
     }
 
     /// The place of the link or segment called `name`.
-    pub(crate) fn link(&self, name: &str) -> Option<usize> {
+    pub(crate) fn link_index(&self, name: &str) -> Option<usize> {
         let segments = self.segments.iter().map(|segment| &segment.link);
         self.links.iter().chain(segments).position(|link| link.name == name)
     }
@@ -120,8 +120,8 @@ impl LabSpec {
         if self.links.is_empty() {
             return Err(LabError::Spec("a lab needs at least one link: --link wifi,rate=80Mbit/s,rtt=20ms".into()));
         }
-        if self.links.len() > MOST_LINKS {
-            return Err(LabError::Spec(format!("a lab has at most {MOST_LINKS} links")));
+        if self.links.len() > MAX_LINKS {
+            return Err(LabError::Spec(format!("a lab has at most {MAX_LINKS} links")));
         }
         let all = || self.links.iter().chain(self.segments.iter().map(|segment| &segment.link));
         for (at, link) in all().enumerate() {
@@ -138,16 +138,16 @@ impl LabSpec {
                 )));
             }
         }
-        let wrong = |segment: &&Segment| segment.from == segment.to || segment.from.max(segment.to) > MOST_PLACES;
+        let wrong = |segment: &&Segment| segment.from == segment.to || segment.from.max(segment.to) > MAX_SITES;
         if let Some(segment) = self.segments.iter().find(wrong) {
             let (from, to) = (segment.from, segment.to);
             return Err(LabError::Spec(format!("segment {}: no two places: {from} and {to}", segment.link.name)));
         }
         let farthest = self.segments.iter().map(|segment| segment.from.max(segment.to)).max().unwrap_or(0);
-        if self.place > farthest {
-            return Err(LabError::Spec(format!("there is no place {} for the server", self.place)));
+        if self.server_site > farthest {
+            return Err(LabError::Spec(format!("there is no place {} for the server", self.server_site)));
         }
-        match self.events.iter().find(|event| self.link(&event.link).is_none()) {
+        match self.events.iter().find(|event| self.link_index(&event.link).is_none()) {
             Some(event) => Err(LabError::Spec(format!("event `{event}`: there is no link `{}`", event.link))),
             None => Ok(()),
         }
@@ -155,7 +155,7 @@ impl LabSpec {
 }
 
 /// The link's number is one byte of its addresses.
-const MOST_LINKS: usize = 64;
+const MAX_LINKS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -181,10 +181,10 @@ mod tests {
             LabSpec { segments: vec![Segment { from, to, link }], ..spec(&[wifi], &["3s:onward=down"]) }
         };
         assert!(behind(0, 1, "onward").validate().is_ok());
-        assert!(LabSpec { place: 1, ..behind(0, 1, "onward") }.validate().is_ok());
-        assert!(LabSpec { place: 2, ..behind(0, 1, "onward") }.validate().is_err());
+        assert!(LabSpec { server_site: 1, ..behind(0, 1, "onward") }.validate().is_ok());
+        assert!(LabSpec { server_site: 2, ..behind(0, 1, "onward") }.validate().is_err());
         assert!(behind(1, 1, "onward").validate().is_err());
-        assert!(behind(0, MOST_PLACES + 1, "onward").validate().is_err());
+        assert!(behind(0, MAX_SITES + 1, "onward").validate().is_err());
         assert!(behind(0, 1, "wifi").validate().is_err());
     }
 

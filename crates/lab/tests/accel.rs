@@ -23,7 +23,7 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
         ("--primary lo", 64, "link lo: it is the loopback"),
         ("--primary lo --secondary lo", 64, "link lo: it is named twice"),
         ("--primary nosuch0", 69, "link nosuch0: no such interface; `marline links` lists"),
-        ("--primary lo --enable offlod", 64, "`offlod` is no mechanism: offload, undo"),
+        ("--primary lo --enable offlod", 64, "unknown mechanism `offlod`; use offload, undo"),
         (
             "--primary lo --enable offload",
             64,

@@ -8,30 +8,30 @@
 //!
 //! 1. [`links`]: which interfaces can carry traffic ([`links::survey()`]), and which of them a run uses ([`links::Choice`]).
 //! 2. [`dns`]: names are resolved over the link that will be used ([`dns::Resolver`]).
-//! 3. [`reach`]: which addresses a request may reach, checked before each connection ([`reach::Right`]).
+//! 3. [`egress`]: which addresses a request may reach, checked before each connection ([`egress::Right`]).
 //! 4. [`http`]: client connections that are bound to one link ([`http::Connection`]), with TLS, proxies and [`cookies`].
-//! 5. [`control`] and [`directory`]: the control socket of a daemon, and the run directory that it is in.
+//! 5. [`control_socket`] and [`directory`]: the control socket of a daemon, and the run directory that it is in.
 //! 6. [`logged`]: a machine of `marline-core` with its decision log, which `marline replay` runs again.
 
 pub mod admission;
 pub mod atomic_file;
+pub mod battery;
 pub mod checksum;
-pub mod control;
+pub mod control_socket;
 pub mod cookies;
-pub mod descriptors;
 pub mod directory;
 pub mod dns;
+pub mod egress;
 pub mod http;
 pub mod links;
 pub mod logged;
 pub mod mptcp;
-pub mod pass;
-pub mod power;
+pub mod mptcp_send_queue;
 pub mod private_file;
-pub mod queue;
 pub mod random;
-pub mod reach;
+pub mod rlimit;
 pub mod socks5;
+pub mod splice;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
@@ -45,6 +45,6 @@ pub use marline_core::printable;
 pub mod fuzzing {
     pub use crate::cookies::fuzzing::{cookie_file, cookies};
     pub use crate::dns::fuzzing::{dns_question, dns_reply};
-    pub use crate::http::fuzzing::{Answers, chunked, connect_status, fields};
-    pub use crate::links::fuzzing::{bus_answer, bus_value};
+    pub use crate::http::fuzzing::{ResponseParser, chunked, connect_status, fields};
+    pub use crate::links::fuzzing::{bus_message, bus_value};
 }

@@ -15,17 +15,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 ///
 /// # Errors
 /// The kernel has no MPTCP, or not the family of the address.
-pub fn socket(to: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
+pub fn mptcp_socket_to(peer: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let open = |domain| Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::MPTCP));
     // The host's default may be the other (net.ipv6.bindv6only).
-    let both = open(Domain::IPV6).and_then(|socket| match socket.set_only_v6(false) {
-        Err(error) if to.is_ipv4() => Err(error),
+    let dual_stack = open(Domain::IPV6).and_then(|socket| match socket.set_only_v6(false) {
+        Err(error) if peer.is_ipv4() => Err(error),
         _ => Ok(socket),
     });
-    match (both, to.ip()) {
-        (Ok(socket), IpAddr::V4(ip)) => Ok((socket, SocketAddr::new(ip.to_ipv6_mapped().into(), to.port()))),
-        (Ok(socket), IpAddr::V6(_)) => Ok((socket, to)),
-        (Err(_), IpAddr::V4(_)) => Ok((open(Domain::IPV4)?, to)),
+    match (dual_stack, peer.ip()) {
+        (Ok(socket), IpAddr::V4(ip)) => Ok((socket, SocketAddr::new(ip.to_ipv6_mapped().into(), peer.port()))),
+        (Ok(socket), IpAddr::V6(_)) => Ok((socket, peer)),
+        (Err(_), IpAddr::V4(_)) => Ok((open(Domain::IPV4)?, peer)),
         (Err(error), IpAddr::V6(_)) => Err(error),
     }
 }
@@ -41,7 +41,7 @@ pub fn unmapped(address: SocketAddr) -> SocketAddr {
 
 /// Whether a connection that was begun with MPTCP speaks it, or fell back to plain TCP; none: it was begun without it, or the kernel does
 /// not say.
-pub fn is_spoken(socket: impl AsFd) -> Option<bool> {
+pub fn is_negotiated(socket: impl AsFd) -> Option<bool> {
     match Spoken::of(socket).ok()? {
         Spoken::Yes => Some(true),
         Spoken::FellBack => Some(false),
@@ -59,7 +59,7 @@ mod tests {
     fn a_socket_of_both_families_reaches_an_ipv4_listener_which_sees_its_ipv4_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
-        let (socket, to) = match socket(at) {
+        let (socket, to) = match mptcp_socket_to(at) {
             Ok(opened) => opened,
             Err(error) => {
                 eprintln!("skipped: this kernel has no MPTCP ({error})");

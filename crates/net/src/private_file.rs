@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 /// chosen: a key or a password has some hundred bytes.
-const LONGEST: u64 = 1 << 20;
+const MAX_SECRET_LEN: u64 = 1 << 20;
 
 /// Why a secret is not read.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum SecretError {
     },
     /// Other users may read it.
     #[error("{0}: others than its owner may read it (mode {mode:04o}): chmod 600 {0}", path.display())]
-    Open {
+    Exposed {
         /// Which file.
         path: PathBuf,
         /// Its mode.
@@ -53,12 +53,12 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretError> {
         // that user alone.
         let others = if is_credential(path) { 0o027 } else { 0o077 };
         if mode & others != 0 {
-            return Err(SecretError::Open { path: path.to_owned(), mode });
+            return Err(SecretError::Exposed { path: path.to_owned(), mode });
         }
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > LONGEST {
+    file.take(MAX_SECRET_LEN + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_SECRET_LEN {
         return Err(failed(io::Error::new(
             io::ErrorKind::FileTooLarge,
             "it is too long to be a key or a password",
@@ -109,7 +109,7 @@ fn open_log(path: &Path, append: bool) -> io::Result<File> {
         Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
             let link = std::fs::symlink_metadata(path)?;
             if !is_trusted(link.uid()) {
-                return Err(unsafe_file("it is a link that another user has made"));
+                return Err(unsafe_file_error("it is a link that another user has made"));
             }
             open(OFlags::empty())?
         }
@@ -120,10 +120,10 @@ fn open_log(path: &Path, append: bool) -> io::Result<File> {
         return Ok(file);
     }
     if meta.uid() != rustix::process::geteuid().as_raw() {
-        return Err(unsafe_file("it belongs to another user; remove it, or name another file"));
+        return Err(unsafe_file_error("it belongs to another user; remove it, or name another file"));
     }
     if meta.nlink() != 1 {
-        return Err(unsafe_file("it has several names (hard links); remove it, or name another file"));
+        return Err(unsafe_file_error("it has several names (hard links); remove it, or name another file"));
     }
     if meta.mode() & 0o077 != 0 {
         rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o600))?;
@@ -135,7 +135,7 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-fn unsafe_file(why: &str) -> io::Error {
+fn unsafe_file_error(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 

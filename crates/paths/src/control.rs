@@ -1,7 +1,7 @@
 //! The daemon's ear: a unix socket at which `status`, `watch` and `explain` ask.
 //!
 //! In: one [`Question`] for each connection. Out: one [`Answer`]. How they come and go, and who may ask, is
-//! [`marline_net::control`]'s.
+//! [`marline_net::control_socket`]'s.
 //!
 //! 1. Nobody makes the driver wait.
 //! 2. Who listens holds the claim ([`super::ground::Claim`]): a socket that is replaced is one that a crash has left.
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use marline_core::paths::{ConnId, Paths};
-use marline_net::control::{ENDING, Ear};
+use marline_net::control_socket::{ControlServer, SHUTTING_DOWN};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -19,7 +19,7 @@ use super::status::{About, Explained, Status};
 use super::{Ask, Shared, Snapshot};
 
 pub use super::ground::socket;
-pub use marline_net::control::AskError;
+pub use marline_net::control_socket::ControlError;
 
 /// What can be asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub const WHO: &str = "marline paths";
 
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]
-pub struct Control(#[expect(dead_code, reason = "it is held, not read")] Ear);
+pub struct Control(#[expect(dead_code, reason = "it is held, not read")] ControlServer);
 
 impl Control {
     /// Listens in the run directory, in place of whatever was left there, and asks the driver through `driver`.
@@ -62,12 +62,12 @@ impl Control {
     /// When the directory cannot be written.
     pub fn listen(run_dir: &Path, about: About, policy: Shared, driver: mpsc::Sender<Ask>) -> io::Result<Self> {
         let about = Arc::new(about);
-        let ear = Ear::listen(&socket(run_dir), move |question| {
+        let ear = ControlServer::listen(&socket(run_dir), move |question| {
             let (about, policy, driver) = (Arc::clone(&about), policy.clone(), driver.clone());
             async move {
                 // A driver that has gone answers nothing.
                 let told = answer(question, &about, &policy, &driver).await;
-                told.unwrap_or_else(|| Err(ENDING.to_owned()))
+                told.unwrap_or_else(|| Err(SHUTTING_DOWN.to_owned()))
             }
         })?;
         Ok(Self(ear))
@@ -115,8 +115,8 @@ async fn snapshot(driver: &mpsc::Sender<Ask>) -> Option<Snapshot> {
 ///
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
-pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
-    marline_net::control::ask(WHO, &socket(run_dir), question)
+pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, ControlError> {
+    marline_net::control_socket::query_daemon(WHO, &socket(run_dir), question)
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
     use marline_core::energy::{ConcurrentDraw, Model};
     use marline_core::paths::{Config, Goal, Policy};
     use marline_core::units::Power;
-    use marline_net::control::AT_ONCE;
+    use marline_net::control_socket::MAX_CONNS;
 
     use super::*;
 
@@ -198,7 +198,7 @@ mod tests {
         let (refusals, then) = with_a_control(|run_dir| {
             // More than are heard at once: they lose their places before those who ask lose their patience.
             let connect = |_| std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
-            let _silent: Vec<_> = (0..AT_ONCE + 1).map(connect).collect();
+            let _silent: Vec<_> = (0..MAX_CONNS + 1).map(connect).collect();
             let told = |bytes: &[u8]| {
                 let mut stream = std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
                 let _ = stream.write_all(bytes);
@@ -290,9 +290,9 @@ mod tests {
             std::os::unix::fs::chown(place, Some(65_534), None).unwrap();
         }
         let asked = || ask(&run_dir, &Question::Status { at_most: None }).unwrap_err();
-        assert!(matches!(asked(), AskError::Nobody { .. }), "{}", asked());
+        assert!(matches!(asked(), ControlError::NotRunning { .. }), "{}", asked());
         drop(std::os::unix::net::UnixListener::bind(socket(&run_dir)).unwrap());
-        assert!(matches!(asked(), AskError::NotPermitted { .. }), "{}", asked());
+        assert!(matches!(asked(), ControlError::NotPermitted { .. }), "{}", asked());
     }
 
     #[test]

@@ -37,7 +37,7 @@ use std::path::PathBuf;
 
 use marline_core::paths::{Config, ConnId, LinkConfig};
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
-use marline_net::links::{Choice, Survey};
+use marline_net::links::{InterfaceList, LinkSelection};
 use tokio::sync::{mpsc, oneshot};
 
 pub use budgets::Budgets;
@@ -51,7 +51,7 @@ pub struct Job {
     /// The policy's configuration. The name of each link is the name of its interface.
     pub config: Config,
     /// How its links were chosen: what comes while it runs and would have been chosen is used as well.
-    pub choice: Choice,
+    pub choice: LinkSelection,
     /// What was used of its links' budgets before; the configuration's are what is left of them.
     pub budgets: Budgets,
     /// How the kernel is told.
@@ -103,7 +103,7 @@ pub trait Ground {
     fn take_up(&mut self, _link: &LinkConfig) {}
 
     /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
-    fn follow(&mut self, survey: &Survey);
+    fn follow(&mut self, survey: &InterfaceList);
 
     /// The largest packets that are to be sent and accepted over an interface (in bytes) from the next
     /// [`follow`](Ground::follow) on; none: those of the interface itself. The reason is a line for the log; none: it is only
@@ -155,6 +155,6 @@ impl Ground for Untouched {
     fn lay(&mut self, _mode: Mode) -> Result<(), PathsError> {
         Ok(())
     }
-    fn follow(&mut self, _survey: &Survey) {}
+    fn follow(&mut self, _survey: &InterfaceList) {}
     fn restore(&mut self) {}
 }

@@ -11,32 +11,32 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    listeners: RefCell<Vec<Sender<String>>>,
+    subscribers: RefCell<Vec<Sender<String>>>,
 }
 
 impl Events {
     /// From now on.
-    pub(super) fn listen(&self) -> Receiver<String> {
-        let (tell, told) = channel(WAITING);
-        self.listeners.borrow_mut().push(tell);
-        told
+    pub(super) fn subscribe(&self) -> Receiver<String> {
+        let (sender, receiver) = channel(QUEUE_LEN);
+        self.subscribers.borrow_mut().push(sender);
+        receiver
     }
 
     /// Whether anybody would hear.
-    pub(super) fn has_listeners(&self) -> bool {
-        !self.listeners.borrow().is_empty()
+    pub(super) fn has_subscribers(&self) -> bool {
+        !self.subscribers.borrow().is_empty()
     }
 
     /// Tells everybody.
-    pub(super) fn tell(&self, event: &Value) {
+    pub(super) fn publish(&self, event: &Value) {
         tracing::debug!(%event);
         let text = event.to_string();
-        self.listeners.borrow_mut().retain(|listener| listener.try_send(text.clone()).is_ok());
+        self.subscribers.borrow_mut().retain(|listener| listener.try_send(text.clone()).is_ok());
     }
 }
 
 /// chosen: some seconds of a busy proxy.
-const WAITING: usize = 256;
+const QUEUE_LEN: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -45,12 +45,12 @@ mod tests {
     #[test]
     fn a_listener_that_does_not_read_is_dropped_and_the_others_hear_on() {
         let events = Events::default();
-        let (mut one, mut other) = (events.listen(), events.listen());
-        for n in 0..=WAITING {
-            events.tell(&serde_json::json!({ "n": n }));
+        let (mut one, mut other) = (events.subscribe(), events.subscribe());
+        for n in 0..=QUEUE_LEN {
+            events.publish(&serde_json::json!({ "n": n }));
             assert_eq!(one.try_recv().unwrap(), format!("{{\"n\":{n}}}"));
         }
-        assert_eq!(events.listeners.borrow().len(), 1);
+        assert_eq!(events.subscribers.borrow().len(), 1);
         while other.try_recv().is_ok() {}
         assert!(other.is_closed());
     }

@@ -6,19 +6,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use marline_core::fetch::ConnErrorKind;
-use marline_net::reach::Right;
-use marline_net::socks5::{GENERAL, HOST_UNREACHABLE, NOT_ALLOWED, SUCCEEDED, answer, hear};
+use marline_net::egress::EgressPolicy;
+use marline_net::socks5::{GENERAL_FAILURE, HOST_UNREACHABLE, NOT_ALLOWED, SUCCEEDED, read_request, reply};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::clients::Seat;
+use super::client_admission::ConnPermit;
 use super::session::Sessions;
 use super::tunnel;
 
 /// Serves one client.
-pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: Right, seat: &Seat) {
-    let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, hear(&mut near)).await else { return };
-    seat.asks();
+pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: EgressPolicy, seat: &ConnPermit) {
+    let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, read_request(&mut near)).await else { return };
+    seat.on_request();
     let (code, tunnel) = match asked {
         Err(code) => (code, None),
         Ok((host, port)) => match tunnel::open(sessions, "socks5", (&host, port), right).await {
@@ -29,7 +29,7 @@ pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: R
             }
         },
     };
-    let told = near.write_all(&answer(code)).await;
+    let told = near.write_all(&reply(code)).await;
     if let (Ok(()), Some(tunnel)) = (told, tunnel) {
         tunnel.relay(near, &[]).await;
     }
@@ -42,7 +42,7 @@ fn code_of(kind: ConnErrorKind) -> u8 {
         ConnErrorKind::Refused => 5,
         ConnErrorKind::Unreachable => 3,
         ConnErrorKind::Dns | ConnErrorKind::TimedOut => HOST_UNREACHABLE,
-        _ => GENERAL,
+        _ => GENERAL_FAILURE,
     }
 }
 

@@ -19,17 +19,17 @@ impl Token {
     }
 
     /// As it stands in an address.
-    pub(super) fn text(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Whether it is this one; the time tells nothing of how much of it was right.
-    pub(super) fn is(&self, offered: &str) -> bool {
-        let (ours, theirs) = (self.0.as_bytes(), offered.as_bytes());
-        let differs = ours.iter().enumerate().fold(0, |differs, (at, byte)| {
-            std::hint::black_box(differs | (byte ^ theirs.get(at).copied().unwrap_or_default()))
+    pub(super) fn matches(&self, presented: &str) -> bool {
+        let (expected, actual) = (self.0.as_bytes(), presented.as_bytes());
+        let differs = expected.iter().enumerate().fold(0, |differs, (at, byte)| {
+            std::hint::black_box(differs | (byte ^ actual.get(at).copied().unwrap_or_default()))
         });
-        differs == 0 && ours.len() == theirs.len()
+        differs == 0 && expected.len() == actual.len()
     }
 }
 
@@ -46,8 +46,10 @@ mod tests {
     #[test]
     fn a_token_is_itself_only() {
         let (one, other) = (Token::new().unwrap(), Token::new().unwrap());
-        assert!(one.is(one.text()) && !one.is(other.text()));
-        assert!(!one.is("") && !one.is(&one.text()[1..]) && !one.is(&format!("{}0", one.text())));
-        assert_eq!((one.text().len(), format!("{one:?}").as_str()), (32, "MASKED"));
+        assert!(one.matches(one.as_str()) && !one.matches(other.as_str()));
+        assert!(
+            !one.matches("") && !one.matches(&one.as_str()[1..]) && !one.matches(&format!("{}0", one.as_str()))
+        );
+        assert_eq!((one.as_str().len(), format!("{one:?}").as_str()), (32, "MASKED"));
     }
 }

@@ -27,27 +27,27 @@ pub enum Purpose {
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct RandomStream {
     key: u64,
-    n: u64,
+    index: u64,
 }
 
-impl Stream {
+impl RandomStream {
     /// The stream of this seed, name (of a link), lane (0 down, 1 up) and purpose, from its beginning.
-    pub fn new(seed: u64, name: &str, lane: u64, purpose: Purpose) -> Self {
-        let named = name.bytes().fold(seed, |key, byte| mix(key ^ u64::from(byte)));
-        Self { key: mix(mix(named ^ lane) ^ ((purpose as u64) << 8)), n: 0 }
+    pub fn new(seed: u64, name: &str, direction: u64, purpose: Purpose) -> Self {
+        let named_key = name.bytes().fold(seed, |key, byte| splitmix64(key ^ u64::from(byte)));
+        Self { key: splitmix64(splitmix64(named_key ^ direction) ^ ((purpose as u64) << 8)), index: 0 }
     }
 
     /// The n-th number, whatever was drawn before.
     pub fn at(&self, n: u64) -> u64 {
-        mix(self.key.wrapping_add(n.wrapping_mul(GOLDEN)))
+        splitmix64(self.key.wrapping_add(n.wrapping_mul(GOLDEN_GAMMA)))
     }
 
     /// The next number.
     pub fn draw(&mut self) -> u64 {
-        let drawn = self.at(self.n);
-        self.n = self.n.wrapping_add(1);
+        let drawn = self.at(self.index);
+        self.index = self.index.wrapping_add(1);
         drawn
     }
 
@@ -58,17 +58,17 @@ impl Stream {
     }
 
     /// Whether the next number falls into this share.
-    pub fn happens(&mut self, share: Ratio) -> bool {
-        self.below(1_000_000) < u64::from(share.ppm())
+    pub fn bernoulli(&mut self, fraction: Ratio) -> bool {
+        self.below(1_000_000) < u64::from(fraction.ppm())
     }
 }
 
 /// The step of SplitMix64: 2^64 divided by the golden ratio, made odd.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The output function of SplitMix64.
-fn mix(z: u64) -> u64 {
-    let z = z.wrapping_add(GOLDEN);
+fn splitmix64(z: u64) -> u64 {
+    let z = z.wrapping_add(GOLDEN_GAMMA);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
@@ -81,13 +81,13 @@ mod tests {
     #[test]
     fn the_generator_gives_the_published_numbers() {
         // The first outputs of SplitMix64 for state zero are known from its reference implementation.
-        assert_eq!(mix(0), 0xE220_A839_7B1D_CDAF);
-        assert_eq!(mix(GOLDEN), 0x6E78_9E6A_A1B9_65F4);
+        assert_eq!(splitmix64(0), 0xE220_A839_7B1D_CDAF);
+        assert_eq!(splitmix64(GOLDEN_GAMMA), 0x6E78_9E6A_A1B9_65F4);
     }
 
     #[test]
     fn a_number_depends_on_its_place_only() {
-        let fresh = Stream::new(7, "wifi", 0, Purpose::Loss);
+        let fresh = RandomStream::new(7, "wifi", 0, Purpose::Loss);
         let mut used = fresh.clone();
         let drawn: Vec<u64> = (0..100).map(|_| used.draw()).collect();
         assert!((0..100).all(|n| fresh.at(n) == drawn[usize::try_from(n).unwrap()]));
@@ -96,11 +96,11 @@ mod tests {
     #[test]
     fn seed_name_lane_and_purpose_each_give_another_stream() {
         let firsts = [
-            Stream::new(1, "wifi", 0, Purpose::Loss).draw(),
-            Stream::new(2, "wifi", 0, Purpose::Loss).draw(),
-            Stream::new(1, "lte", 0, Purpose::Loss).draw(),
-            Stream::new(1, "wifi", 1, Purpose::Loss).draw(),
-            Stream::new(1, "wifi", 0, Purpose::Jitter).draw(),
+            RandomStream::new(1, "wifi", 0, Purpose::Loss).draw(),
+            RandomStream::new(2, "wifi", 0, Purpose::Loss).draw(),
+            RandomStream::new(1, "lte", 0, Purpose::Loss).draw(),
+            RandomStream::new(1, "wifi", 1, Purpose::Loss).draw(),
+            RandomStream::new(1, "wifi", 0, Purpose::Jitter).draw(),
         ];
         let distinct: std::collections::BTreeSet<u64> = firsts.into_iter().collect();
         assert_eq!(distinct.len(), firsts.len());
@@ -108,12 +108,12 @@ mod tests {
 
     #[test]
     fn shares_and_bounds_hold() {
-        let mut stream = Stream::new(3, "lte", 0, Purpose::Other);
-        let hits = (0..100_000).filter(|_| stream.happens(Ratio::from_percent(3))).count();
+        let mut stream = RandomStream::new(3, "lte", 0, Purpose::Other);
+        let hits = (0..100_000).filter(|_| stream.bernoulli(Ratio::from_percent(3))).count();
         assert!((2800..3200).contains(&hits), "{hits}");
         assert!((0..1000).all(|_| stream.below(16) < 16));
         assert_eq!(stream.below(0), 0);
-        assert!(!stream.happens(Ratio::ZERO));
-        assert!(stream.happens(Ratio::ONE));
+        assert!(!stream.bernoulli(Ratio::ZERO));
+        assert!(stream.bernoulli(Ratio::ONE));
     }
 }

@@ -25,7 +25,7 @@ pub const PACKET_HEADER: DataSize = DataSize::from_bytes(4);
 
 /// The longest trace that is read, in opportunities: an hour at 1 Gbit/s needs 300 million, a day at 10 Mbit/s 72
 /// million. Bounds the memory that a wrong file can take.
-const MOST: usize = 100_000_000;
+const MAX_OPPORTUNITIES: usize = 100_000_000;
 
 /// Why a trace cannot be used. Names the file and the line.
 #[derive(Debug, thiserror::Error)]
@@ -86,18 +86,18 @@ impl Trace {
     /// The line, from 1, and what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut times: Vec<u32> = Vec::new();
-        for (line, written) in text.lines().enumerate().map(|(n, l)| (n + 1, l.trim())) {
-            if written.is_empty() {
+        for (line, entry) in text.lines().enumerate().map(|(n, l)| (n + 1, l.trim())) {
+            if entry.is_empty() {
                 continue;
             }
-            let at = written.parse().map_err(|_| {
-                (line, format!("`{written}` is not a whole number of milliseconds (at most 4294967295)"))
+            let at = entry.parse().map_err(|_| {
+                (line, format!("`{entry}` is not a whole number of milliseconds (at most 4294967295)"))
             })?;
             if times.last().is_some_and(|last| *last > at) {
                 return Err((line, format!("{at} comes after a later time; times must not decrease")));
             }
-            if times.len() == MOST {
-                return Err((line, format!("more than {MOST} opportunities")));
+            if times.len() == MAX_OPPORTUNITIES {
+                return Err((line, format!("more than {MAX_OPPORTUNITIES} opportunities")));
             }
             times.push(at);
         }
@@ -110,7 +110,7 @@ impl Trace {
 
     /// After this the trace begins anew.
     pub fn duration(&self) -> Duration {
-        Duration::from_millis(self.length())
+        Duration::from_millis(self.length_millis())
     }
 
     /// Opportunities in one round.
@@ -124,20 +124,20 @@ impl Trace {
     }
 
     /// The time of the k-th opportunity since the beginning, over all rounds.
-    pub fn time_of(&self, k: u64) -> Instant {
-        let round = k / self.opportunities();
+    pub fn opportunity_time(&self, index: u64) -> Instant {
+        let repetition = index / self.opportunities();
         // The remainder is below the number of entries, so the entry exists and fits usize.
-        let within = self.times[(k % self.opportunities()) as usize];
-        Instant::from_millis(round.saturating_mul(self.length()).saturating_add(u64::from(within)))
+        let offset = self.times[(index % self.opportunities()) as usize];
+        Instant::from_millis(repetition.saturating_mul(self.length_millis()).saturating_add(u64::from(offset)))
     }
 
     /// How many opportunities come before this time: also the number of the first one at or after it.
     pub fn count_before(&self, at: Instant) -> u64 {
         let millis = at.as_nanos().div_ceil(1_000_000);
         // A trace that begins at 0 has its first opportunity where the round before has its last.
-        let round = millis.saturating_sub(1) / self.length();
-        let within = millis - round * self.length();
-        round * self.opportunities() + self.times.partition_point(|t| u64::from(*t) < within) as u64
+        let repetition = millis.saturating_sub(1) / self.length_millis();
+        let offset = millis - repetition * self.length_millis();
+        repetition * self.opportunities() + self.times.partition_point(|t| u64::from(*t) < offset) as u64
     }
 
     /// What the link carries for TCP in this part of time: 1448 bytes of payload for each opportunity from `from`
@@ -147,7 +147,7 @@ impl Trace {
         DataSize::from_bytes(1448) * count(to).saturating_sub(count(from))
     }
 
-    fn length(&self) -> u64 {
+    fn length_millis(&self) -> u64 {
         self.times.last().map_or(1, |last| u64::from(*last))
     }
 }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_trace_repeats_from_its_last_time() {
         let trace = Trace::parse("2\n5\n5\n10\n").unwrap();
-        let times: Vec<u64> = (0..9).map(|k| trace.time_of(k).as_nanos() / 1_000_000).collect();
+        let times: Vec<u64> = (0..9).map(|k| trace.opportunity_time(k).as_nanos() / 1_000_000).collect();
         assert_eq!(times, [2, 5, 5, 10, 12, 15, 15, 20, 22]);
         assert_eq!(trace.duration(), Duration::from_millis(10));
         assert_eq!(trace.mean_rate(), DataSize::from_bytes(4 * 1500) / Duration::from_millis(10));
@@ -173,7 +173,7 @@ mod tests {
             let trace = Trace::parse(text).unwrap();
             for half_millis in 0..100 {
                 let at = Instant::from_nanos(half_millis * 500_000);
-                let walked = (0..).take_while(|k| trace.time_of(*k) < at).count() as u64;
+                let walked = (0..).take_while(|k| trace.opportunity_time(*k) < at).count() as u64;
                 assert_eq!(trace.count_before(at), walked, "{text:?} at {at}");
             }
         }

@@ -18,7 +18,7 @@ use marline_core::units::{Duration, Instant};
 use marline_sim::accel::{Plan, Scene, World};
 use marline_sim::spec::{LinkSpec, Loss};
 
-use review::compare;
+use review::compare_with_saved;
 
 const PAIRS: u64 = 10;
 
@@ -184,7 +184,7 @@ fn a_plain_flow_beside_helped_ones_loses_nothing_by_their_help() {
         return;
     }
     assert!(missed.is_empty(), "{missed:#?}");
-    compare("accel-fairness.txt", &table);
+    compare_with_saved("accel-fairness.txt", &table);
 }
 
 fn half(odd: usize) -> Vec<(usize, [f64; 6])> {

@@ -15,11 +15,11 @@ use marline_core::units::Instant;
 use marline_sim::accel::history::{Bounds, Defect, draw, gain, judge, play};
 use marline_sim::accel::{Scene, World};
 
-use cases::{cases, number};
+use cases::{case_count, env_number};
 
 #[test]
 fn a_named_history_runs_again() {
-    let Some(seed) = number("HISTORY_SEED") else { return };
+    let Some(seed) = env_number("HISTORY_SEED") else { return };
     println!("{:#?}", draw(seed));
     match play(seed) {
         Ok(report) => println!("seed {seed}: good: {report:#?}"),
@@ -43,12 +43,12 @@ fn blame(seed: u64) {
     }
     let needed: Vec<String> = scene.config.iter().map(|config| config.mechanisms.to_string()).collect();
     println!("it takes: {needed:?}: {:?}", wrong(&scene));
-    let Some(n) = number("HISTORY_FLOW").and_then(|n| usize::try_from(n).ok()) else { return };
+    let Some(n) = env_number("HISTORY_FLOW").and_then(|n| usize::try_from(n).ok()) else { return };
     for (name, scene) in [("without", scene.plain()), ("with", scene)] {
         println!("{name}");
         let mut world = World::new(scene);
-        for step in 0..number("HISTORY_STEPS").unwrap_or(200) {
-            world.run_until(Instant::from_millis(step * number("HISTORY_STEP").unwrap_or(100)));
+        for step in 0..env_number("HISTORY_STEPS").unwrap_or(200) {
+            world.run_until(Instant::from_millis(step * env_number("HISTORY_STEP").unwrap_or(100)));
             println!("{}", world.line(n));
         }
     }
@@ -128,8 +128,8 @@ fn survey() {
     let mut sorts: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
     let (mut gains, mut asked, mut resets, mut good) = (Vec::new(), BTreeMap::<&str, u64>::new(), 0, 0);
     let mut known = Vec::new();
-    let first = number("HISTORY_FIRST").unwrap_or(0);
-    for seed in first..first + u64::from(cases(10_000)) {
+    let first = env_number("HISTORY_FIRST").unwrap_or(0);
+    for seed in first..first + u64::from(case_count(10_000)) {
         match play(seed) {
             Ok(report) => {
                 good += 1;
@@ -174,7 +174,7 @@ fn survey() {
 #[test]
 fn no_stream_is_wrong_and_no_flow_waits_longer() {
     // Fixed seeds, unlike the survey's: what the next thousand find is found by who looks for it.
-    let wrong: Vec<String> = (0..u64::from(cases(300)))
+    let wrong: Vec<String> = (0..u64::from(case_count(300)))
         .filter(|seed| !is_open(*seed))
         .filter_map(|seed| Some(play(seed).err()?.to_string()))
         .collect();

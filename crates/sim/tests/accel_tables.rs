@@ -16,11 +16,11 @@ use std::fmt::Write;
 use marline_core::accel::{Config, Mechanism, Mechanisms};
 use marline_core::units::{Duration, Instant};
 use marline_sim::accel::{Blackout, Plan, Scene, World};
-use marline_sim::rng::{Purpose, Stream};
+use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::spec::LinkSpec;
 use marline_sim::tcp::Algorithm;
 
-use review::compare;
+use review::compare_with_saved;
 
 const WARM: Duration = Duration::from_secs(6);
 const SEEDS: std::ops::Range<u64> = 1..4;
@@ -77,7 +77,7 @@ fn scene(case: &Case, seed: u64, is_http: bool) -> Scene {
     scene.helper = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
     if case.dark > 0 {
         // Beginning and length are drawn, by a quarter: where a timeout falls decides how long a sender idles afterwards.
-        let mut chance = Stream::new(seed, "blackouts", 0, Purpose::Other);
+        let mut chance = RandomStream::new(seed, "blackouts", 0, Purpose::Other);
         for n in 0..3 {
             let at = Duration::from_millis(10_000 + n * 20_000 + chance.below(5000));
             let lasts = Duration::from_millis(case.dark * (750 + chance.below(500)));
@@ -136,7 +136,7 @@ fn the_floors_cases_are_as_reviewed() {
         );
         writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}{read:8.1}", ours / plain).expect("text");
     }
-    compare("accel.txt", &table);
+    compare_with_saved("accel.txt", &table);
 }
 
 /// Uploads (§3.5): round trip, loss of each packet, seconds of a blackout every 20 s.
@@ -178,7 +178,7 @@ fn uploads_are_as_reviewed() {
         println!("{name:30} plain {plain:.3}, ours {ours:.3}, {:.2} times", ours / plain);
         writeln!(table, "{name:32}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
     }
-    compare("accel-upload.txt", &table);
+    compare_with_saved("accel-upload.txt", &table);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn what_is_done_in_a_blackout_is_as_reviewed() {
         let figures: String = figures.iter().map(|figure| format!("{figure:8.1}")).collect();
         writeln!(table, "{name:24}{figures}").expect("text");
     }
-    compare("accel-dark.txt", &table);
+    compare_with_saved("accel-dark.txt", &table);
 }
 
 /// ACKs that share the air with the data: sender, round trip, the cell, and the helping link's uplink in kbit/s. The last two
@@ -246,7 +246,7 @@ fn offloads_cells_are_as_reviewed() {
         println!("{name:40} plain {plain:.3}, ours {ours:.3}, {:.3} times", ours / plain);
         writeln!(table, "{name:40}{plain:8.1}{ours:8.1}{:8.2}", ours / plain).expect("text");
     }
-    compare("accel-offload.txt", &table);
+    compare_with_saved("accel-offload.txt", &table);
 }
 
 /// How holes are filled: the first link's rate in Mbit/s, and its loss.
@@ -295,7 +295,7 @@ fn how_holes_are_filled_is_as_reviewed() {
         }
         writeln!(table, "{:24}{figures}{told}", format!("{rate} Mbit/s, {loss}")).expect("text");
     }
-    compare("accel-replay.txt", &table);
+    compare_with_saved("accel-replay.txt", &table);
 }
 
 /// Of a flow that is not helped: the rate, its segments sent again and the queue's drops over half a minute with it; means of
@@ -345,5 +345,5 @@ fn a_flow_beside_one_that_is_helped_is_as_reviewed() {
             writeln!(table, "{name:40}{rate:8.1}{again:12.0}{dropped:10.0}").expect("text");
         }
     }
-    compare("accel-beside.txt", &table);
+    compare_with_saved("accel-beside.txt", &table);
 }

@@ -11,8 +11,10 @@ fn videos() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((1..400_u64, 1..50_u64), 1..6)
 }
 
-fn profile(pieces: &[(u64, u64)]) -> MediaProfile {
-    let piece = |(millis, each): &(u64, u64)| (Duration::from_millis(*millis), DataSize::from_bytes(millis * each));
+fn media_profile(pieces: &[(u64, u64)]) -> MediaProfile {
+    let piece = |(millis, bytes_per_ms): &(u64, u64)| {
+        (Duration::from_millis(*millis), DataSize::from_bytes(millis * bytes_per_ms))
+    };
     MediaProfile::variable(pieces.iter().map(piece)).expect("a video")
 }
 
@@ -22,10 +24,10 @@ fn arrivals() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 /// The player of GreenBag §II-B in steps of one millisecond.
-struct Naive {
+struct NaivePlayer {
     rates: Vec<u64>,
     low: u64,
-    at: usize,
+    millisecond: usize,
     arrived: u64,
     decoded: u64,
     playing: bool,
@@ -34,10 +36,20 @@ struct Naive {
     ended: Option<u64>,
 }
 
-impl Naive {
+impl NaivePlayer {
     fn new(pieces: &[(u64, u64)], low: u64) -> Self {
         let rates = pieces.iter().flat_map(|(millis, each)| (0..*millis).map(|_| *each)).collect();
-        Self { rates, low, at: 0, arrived: 0, decoded: 0, playing: false, waited: 0, stalls: 0, ended: None }
+        Self {
+            rates,
+            low,
+            millisecond: 0,
+            arrived: 0,
+            decoded: 0,
+            playing: false,
+            waited: 0,
+            stalls: 0,
+            ended: None,
+        }
     }
 
     fn total(&self) -> u64 {
@@ -60,9 +72,9 @@ impl Naive {
             self.waited += 1;
             return;
         }
-        self.decoded += self.rates[self.at];
-        self.at += 1;
-        if self.at == self.rates.len() {
+        self.decoded += self.rates[self.millisecond];
+        self.millisecond += 1;
+        if self.millisecond == self.rates.len() {
             self.ended = Some(t + 1);
         } else if self.decoded == self.arrived {
             self.playing = false;
@@ -71,7 +83,7 @@ impl Naive {
     }
 
     /// The last end of a millisecond of the video that lies at or before `bytes`.
-    fn floor(&self, bytes: u64) -> u64 {
+    fn aligned_end(&self, bytes: u64) -> u64 {
         let mut sum = 0;
         for rate in &self.rates {
             if sum + rate > bytes {
@@ -87,20 +99,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn it_does_what_a_naive_player_does(pieces in videos(), low in 1..3000_u64, comes in arrivals()) {
-        let mut naive = Naive::new(&pieces, low);
+    fn it_does_what_a_naive_player_does(pieces in videos(), low in 1..3000_u64, arrivals in arrivals()) {
+        let mut naive = NaivePlayer::new(&pieces, low);
         let thresholds = BufferThresholds { low: DataSize::from_bytes(low), high: None };
-        let mut player = Player::new(profile(&pieces), thresholds, Instant::ZERO);
+        let mut player = Player::new(media_profile(&pieces), thresholds, Instant::ZERO);
         let (mut now, mut upto) = (0, 0);
-        for (gap, bytes) in comes {
+        for (gap, bytes) in arrivals {
             for t in now..now + gap {
                 naive.step(t);
             }
             now += gap;
             upto += bytes;
-            let whole = naive.floor(upto);
-            naive.arrive(whole);
-            player.on_arrival(Instant::from_millis(now), whole);
+            let aligned_end = naive.aligned_end(upto);
+            naive.arrive(aligned_end);
+            player.on_arrival(Instant::from_millis(now), aligned_end);
             prop_assert_eq!(player.decoded(), naive.decoded);
             prop_assert_eq!(player.stalls(), naive.stalls);
             prop_assert_eq!(player.buffering_time(), Duration::from_millis(naive.waited));
@@ -111,12 +123,12 @@ proptest! {
     #[test]
     fn time_is_conserved_and_never_plays_what_is_not_there(
         pieces in videos(), low in 0..3000_u64, high in prop::option::of(0..6000_u64),
-        comes in arrivals(), jump in prop::option::of((0..40_usize, 0..20_000_u64)),
+        arrivals in arrivals(), jump in prop::option::of((0..40_usize, 0..20_000_u64)),
     ) {
         let thresholds = BufferThresholds { low: DataSize::from_bytes(low), high: high.map(DataSize::from_bytes) };
-        let mut player = Player::new(profile(&pieces), thresholds, Instant::ZERO);
+        let mut player = Player::new(media_profile(&pieces), thresholds, Instant::ZERO);
         let (mut now, mut before, mut ended) = (Instant::ZERO, 0, false);
-        for (i, (gap, bytes)) in comes.into_iter().enumerate() {
+        for (i, (gap, bytes)) in arrivals.into_iter().enumerate() {
             now += Duration::from_micros(gap * 997);
             player.advance(now);
             ended |= player.state() == PlayerState::Ended;
@@ -124,9 +136,9 @@ proptest! {
                 player.seek(now, to);
                 before = 0;
             }
-            let may = player.read_limit();
-            prop_assert!(may >= player.arrived() && may <= player.profile().size().bytes());
-            player.on_arrival(now, (player.arrived() + bytes).min(may));
+            let read_limit = player.read_limit();
+            prop_assert!(read_limit >= player.arrived() && read_limit <= player.profile().size().bytes());
+            player.on_arrival(now, (player.arrived() + bytes).min(read_limit));
             prop_assert!(player.decoded() >= before && player.decoded() <= player.arrived());
             before = player.decoded();
             prop_assert!(player.next_change().is_none_or(|at| at >= now));
@@ -147,7 +159,7 @@ proptest! {
 
     #[test]
     fn deadlines_rise_and_are_exact(pieces in videos(), a in 0..20_000_u64, b in 0..20_000_u64) {
-        let video = profile(&pieces);
+        let video = media_profile(&pieces);
         let (low, high) = (a.min(b), a.max(b));
         let player = Player::new(video.clone(), BufferThresholds::default(), Instant::ZERO);
         prop_assert!(player.deadline(low) <= player.deadline(high));
@@ -161,7 +173,7 @@ proptest! {
 
     #[test]
     fn a_rate_that_keeps_up_never_stalls_it(pieces in videos(), kbps in 1..600_u64, head in 1..4000_u64) {
-        let video = profile(&pieces);
+        let video = media_profile(&pieces);
         let rate = Bitrate::from_bits_per_sec(kbps * 1000);
         let total = video.size().bytes();
         let head = head.min(total);

@@ -10,17 +10,17 @@ mod cases;
 use std::collections::BTreeMap;
 
 use marline_core::stream::Policy;
-use marline_sim::history::{Defect, watch};
+use marline_sim::fuzz_fetch::{Defect, fuzz_stream};
 
-use cases::{cases, number};
+use cases::{case_count, env_number};
 
 const POLICIES: [Policy; 3] = [Policy::Marline, Policy::GreenbagP, Policy::GreenbagE];
 
 #[test]
 fn a_named_history_runs_again() {
-    let Some(seed) = number("HISTORY_SEED") else { return };
+    let Some(seed) = env_number("HISTORY_SEED") else { return };
     for policy in POLICIES {
-        match watch(seed, policy) {
+        match fuzz_stream(seed, policy) {
             Ok(()) => println!("seed {seed}, policy {policy:?}: good"),
             Err(defect) => panic!("{}\n{defect}", defect.log.join("\n")),
         }
@@ -28,7 +28,7 @@ fn a_named_history_runs_again() {
 }
 
 /// Histories that once found something, each with what it found.
-const FOUND: &[(u64, &str)] = &[
+const KNOWN_FAILURES: &[(u64, &str)] = &[
     (184, "the only link rested, as an earlier run had left it, and nobody woke it"),
     (235, "a reader that had jumped beyond the end had more bytes than the file"),
     (4, "a reader that had jumped beyond the end of what the file became was asked for without end"),
@@ -42,43 +42,43 @@ const FOUND: &[(u64, &str)] = &[
 
 #[test]
 fn old_findings_stay_mended() {
-    let wrong: Vec<String> = FOUND
+    let defect: Vec<String> = KNOWN_FAILURES
         .iter()
         .flat_map(|found| POLICIES.map(|policy| (found, policy)))
-        .filter_map(|((seed, once), policy)| Some(format!("{} (once: {once})", watch(*seed, policy).err()?)))
+        .filter_map(|((seed, once), policy)| Some(format!("{} (once: {once})", fuzz_stream(*seed, policy).err()?)))
         .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(defect.is_empty(), "{}", defect.join("\n"));
 }
 
 #[test]
 #[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture"]
 fn survey() {
-    let mut sorts: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
-    let first = number("HISTORY_FIRST").unwrap_or(0);
-    for seed in first..first + u64::from(cases(3000)) {
-        for defect in POLICIES.into_iter().filter_map(|policy| watch(seed, policy).err()) {
+    let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
+    let first = env_number("HISTORY_FIRST").unwrap_or(0);
+    for seed in first..first + u64::from(case_count(3000)) {
+        for defect in POLICIES.into_iter().filter_map(|policy| fuzz_stream(seed, policy).err()) {
             println!("{defect}");
-            let sort = format!("{} {}", defect.policy, defect.wrong);
-            let sort = sort.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
-            let (count, shortest) = sorts.entry(sort).or_insert_with(|| (0, defect.clone()));
+            let kind = format!("{} {}", defect.policy, defect.problem);
+            let kind = kind.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+            let (count, shortest) = defect_kinds.entry(kind).or_insert_with(|| (0, defect.clone()));
             *count += 1;
             if defect.log.len() < shortest.log.len() {
                 *shortest = defect;
             }
         }
     }
-    for (count, shortest) in sorts.values() {
+    for (count, shortest) in defect_kinds.values() {
         println!("{count} times; in {} records: {shortest}", shortest.log.len());
     }
-    assert!(sorts.is_empty(), "{} sorts of defects", sorts.len());
+    assert!(defect_kinds.is_empty(), "{} sorts of defects", defect_kinds.len());
 }
 
 #[test]
 fn a_stream_survives_any_history() {
     // The same ones at each run; the survey goes on from there.
-    let wrong: Vec<String> = (0..u64::from(cases(200)))
-        .flat_map(|seed| POLICIES.map(|policy| watch(seed, policy)))
+    let defect: Vec<String> = (0..u64::from(case_count(200)))
+        .flat_map(|seed| POLICIES.map(|policy| fuzz_stream(seed, policy)))
         .filter_map(|ended| Some(ended.err()?.to_string()))
         .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(defect.is_empty(), "{}", defect.join("\n"));
 }

@@ -9,25 +9,25 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Parser};
 use marline_core::printable::mask_value;
 
-use crate::Exit;
+use crate::CliError;
 
 /// Reads the command line, the program's name first. Help and version are printed here and end with success.
 ///
 /// # Errors
 /// A mistake in the command line, or the end of the program after its help.
-pub fn parse<C: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<C, Exit> {
+pub fn parse<C: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<C, CliError> {
     let args: Vec<OsString> = args.into_iter().collect();
     C::try_parse_from(&args).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A closed standard output is the reader's choice.
             let _ = error.print();
-            Exit::silent(0)
+            CliError::silent(0)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let (command, name) = addressed(C::command(), &args);
-            Exit::usage(format!("say what to do: {}; `{name} --help` explains them", subcommands(&command)))
+            CliError::usage(format!("say what to do: {}; `{name} --help` explains them", subcommands(&command)))
         }
-        _ => Exit::usage(one_line(&error, C::command(), &args)),
+        _ => CliError::usage(one_line(&error, C::command(), &args)),
     })
 }
 

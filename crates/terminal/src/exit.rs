@@ -8,14 +8,14 @@ use std::process::ExitCode;
 
 /// Why the program ends without success.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exit {
+pub struct CliError {
     /// The process's exit code.
     pub code: u8,
     /// One line without a line end; none when everything was said already.
-    pub line: Option<String>,
+    pub message: Option<String>,
 }
 
-impl Exit {
+impl CliError {
     /// It was tried and did not succeed.
     pub const FAILED: u8 = 1;
     /// The command line or the configuration file is wrong; nothing was tried.
@@ -23,14 +23,14 @@ impl Exit {
     /// No link can be used.
     pub const NETWORK: u8 = 69;
     /// The bytes cannot be stored.
-    pub const DISK: u8 = 74;
+    pub const STORAGE: u8 = 74;
     /// A privilege is missing.
     pub const PRIVILEGE: u8 = 77;
 
     /// Ends with `code`, saying `line`. Line ends within it become spaces.
     pub fn new(code: u8, line: impl Into<String>) -> Self {
         let line: String = line.into();
-        Self { code, line: Some(line.split_whitespace().collect::<Vec<_>>().join(" ")) }
+        Self { code, message: Some(line.split_whitespace().collect::<Vec<_>>().join(" ")) }
     }
 
     /// What the user wrote cannot be understood.
@@ -45,19 +45,19 @@ impl Exit {
 
     /// Ends with `code` in silence.
     pub fn silent(code: u8) -> Self {
-        Self { code, line: None }
+        Self { code, message: None }
     }
 
     /// Prints the line with the program's name and becomes the process's exit code.
-    pub fn report(self, program: &str) -> ExitCode {
-        if let Some(line) = &self.line {
-            crate::output::say(program, line);
+    pub fn print_and_code(self, program: &str) -> ExitCode {
+        if let Some(line) = &self.message {
+            crate::output::print_notice(program, line);
         }
         ExitCode::from(self.code)
     }
 }
 
-impl From<std::io::Error> for Exit {
+impl From<std::io::Error> for CliError {
     /// For writes to standard output, which is where results go.
     fn from(error: std::io::Error) -> Self {
         // A reader that has seen enough (`| head`) is no failure worth a line.
@@ -74,6 +74,6 @@ mod tests {
 
     #[test]
     fn an_error_is_one_line() {
-        assert_eq!(Exit::failed("a\n  b").line.as_deref(), Some("a b"));
+        assert_eq!(CliError::failed("a\n  b").message.as_deref(), Some("a b"));
     }
 }

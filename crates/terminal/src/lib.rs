@@ -13,4 +13,4 @@ mod exit;
 pub mod log;
 pub mod output;
 
-pub use exit::Exit;
+pub use exit::CliError;

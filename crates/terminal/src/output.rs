@@ -7,25 +7,25 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use marline_core::printable::{mask, printable, printable_lines};
+use marline_core::printable::{mask_secrets, printable, printable_lines};
 
-use crate::Exit;
+use crate::CliError;
 
 /// A line for people, on standard error: `PROGRAM: LINE`. A closed standard error ends nothing.
-pub fn say(program: &str, line: &str) {
-    let _ = writeln!(io::stderr(), "{program}: {}", shown(line));
+pub fn print_notice(program: &str, line: &str) {
+    let _ = writeln!(io::stderr(), "{program}: {}", sanitize(line));
 }
 
 /// A line as it is shown: escaped, and without the logins and queries of URLs.
-pub fn shown(line: &str) -> String {
-    mask(&printable(line))
+pub fn sanitize(line: &str) -> String {
+    mask_secrets(&printable(line))
 }
 
 /// A result, on standard output: a table, JSON, or lines for scripts.
 ///
 /// # Errors
 /// Standard output cannot be written; a closed one ends the program without a line.
-pub fn print(text: &str) -> Result<(), Exit> {
+pub fn print_result(text: &str) -> Result<(), CliError> {
     io::stdout().write_all(printable_lines(text).as_bytes())?;
     Ok(())
 }
@@ -34,7 +34,7 @@ pub fn print(text: &str) -> Result<(), Exit> {
 ///
 /// # Errors
 /// Standard error cannot be written.
-pub fn print_beside(text: &str) -> Result<(), Exit> {
+pub fn eprint_result(text: &str) -> Result<(), CliError> {
     io::stderr().write_all(printable_lines(text).as_bytes())?;
     Ok(())
 }
@@ -54,8 +54,8 @@ pub struct LogWriter;
 impl Write for LogWriter {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
-        io::stderr().write_all(format!("{}{end}", shown(line)).as_bytes())?;
+        let (line, line_end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
+        io::stderr().write_all(format!("{}{line_end}", sanitize(line)).as_bytes())?;
         Ok(event.len())
     }
 

@@ -12,7 +12,7 @@ use marline_core::link::{LinkId, LinkProfile};
 use marline_core::machine::Machine;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_sim::contract::{Checked, Log};
-use marline_sim::history::ledger::{Ledger, Page, Source, Wrong};
+use marline_sim::fuzz_fetch::reference::{Ledger, Page, Source, Wrong};
 
 use super::{KINDS, MOST_OUTPUTS, head};
 use crate::bytes::Bytes;

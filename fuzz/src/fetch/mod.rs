@@ -5,14 +5,14 @@
 //! 1. The driver keeps its own obligations and no other: it reports only names that it was given and that still live,
 //!    one head for each request, bytes only of an accepted answer and never more than were allowed, in HTTP/1.1 one
 //!    answer after the other. What a head says, how long a body is and what comes when is up to the bytes.
-//! 2. The judge is the naive ledger of `marline_sim::history`: no request outside of the resource, no name used twice,
+//! 2. The judge is the naive ledger of `marline_sim::fuzz_fetch`: no request outside of the resource, no name used twice,
 //!    never two files in one.
 //! 3. Done is said once, and only when each byte has been delivered; after Done or Failed nothing is said.
 //! 4. The machine runs under `marline_sim::contract`: drained calls, deadlines that lie ahead; its log must replay, and
 //!    old times must make no difference.
 //! 5. When nothing happens any more, a thousand deadlines pass without a flood of orders, and time goes on.
 //!
-//! `marline_sim::history` draws weather that a real network could have, and asks that downloads end. Here no weather is
+//! `marline_sim::fuzz_fetch` draws weather that a real network could have, and asks that downloads end. Here no weather is
 //! assumed, so a search that is led by coverage can go where chance does not.
 
 mod driver;

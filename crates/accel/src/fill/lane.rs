@@ -21,7 +21,7 @@ use std::time::Duration;
 use marline_core::accel::{Fetch, FetchId};
 use marline_core::fetch::{ReqId, ResponseHead};
 use marline_core::units::DataSize;
-use marline_net::http::{Connection, Described, Event, Sink};
+use marline_net::http::{Connection, Event, ResponseMeta, Sink};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpSocket;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -128,7 +128,7 @@ async fn connect(to: &To) -> io::Result<Connection> {
         socket.set_mark(mark)?;
     }
     socket.set_tcp_nodelay(true)?;
-    Connection::over(TcpSocket::from_std_stream(socket.into()).connect(to.server).await?)
+    Connection::from_socket(TcpSocket::from_std_stream(socket.into()).connect(to.server).await?)
 }
 
 impl Jobs {
@@ -199,7 +199,7 @@ impl Jobs {
     /// What happened on the connection; `false`: it is over.
     fn on_event(&mut self, connection: &mut Connection, event: Event) -> bool {
         match event {
-            Event::Head { req, head, described, .. } => {
+            Event::Head { req, head, meta: described, .. } => {
                 let Some(job) = self.all.iter_mut().find(|job| job.req == req) else { return false };
                 if !job.on_head(&head, &described) {
                     // Its body could be the whole file: rather another connection for the others.
@@ -284,11 +284,11 @@ impl Job {
         // One that was cancelled before it was asked is asked for a byte: the order of answers stays simple.
         let range = self.wanted.field().unwrap_or_else(|| "bytes=0-0".to_owned());
         let head = format!("{}Range: {range}\r\nIf-Range: {}\r\n\r\n", self.fetch.request, self.fetch.etag);
-        connection.pass(self.req, head.as_bytes());
+        connection.request_raw(self.req, head.as_bytes());
     }
 
     /// Whether the answer has what was asked for.
-    fn on_head(&mut self, head: &ResponseHead, described: &Described) -> bool {
+    fn on_head(&mut self, head: &ResponseHead, described: &ResponseMeta) -> bool {
         let is_same = described.etag.as_ref().is_some_and(|etag| *etag == self.fetch.etag);
         if head.status != 206 || head.is_encoded || !is_same {
             return false;

@@ -17,14 +17,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::KeepArgs;
 use super::{exit, say};
-use crate::Exit;
-use crate::confine::{Daemon, confine};
+use crate::CliError;
+use crate::privileges::{Daemon, drop_privileges};
 
 /// Waits for the run's end, and pays.
-pub(super) fn run(args: &KeepArgs) -> Result<(), Exit> {
-    confine(Daemon::Accel);
+pub(super) fn run(args: &KeepArgs) -> Result<(), CliError> {
+    drop_privileges(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    let runtime = built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
     let _inside = runtime.enter();
     // Whoever is listened for does not end the process any more.
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
@@ -44,9 +44,9 @@ pub(super) fn run(args: &KeepArgs) -> Result<(), Exit> {
 }
 
 /// Starts it beside this process. It acts when the child's input is closed, by hand or by this process's end.
-pub(super) fn start(ledger: &Path, roads: &[Road]) -> Result<Child, Exit> {
+pub(super) fn start(ledger: &Path, roads: &[Road]) -> Result<Child, CliError> {
     spawn(ledger, roads, Stdio::piped()).map_err(|error| {
-        Exit::failed(format!("the process that pays what flows are owed cannot be started: {error}"))
+        CliError::failed(format!("the process that pays what flows are owed cannot be started: {error}"))
     })
 }
 
@@ -54,9 +54,9 @@ pub(super) fn start(ledger: &Path, roads: &[Road]) -> Result<Child, Exit> {
 ///
 /// # Errors
 /// Another user can write the directory.
-pub(super) fn settle(dir: &Path, primary: &str, roads: &[Road]) -> Result<(), Exit> {
+pub(super) fn settle(dir: &Path, primary: &str, roads: &[Road]) -> Result<(), CliError> {
     let orphan = orphan(dir, primary).map_err(|error| {
-        Exit::failed(format!("{error}: it cannot be the run directory; name another one with --run-dir"))
+        CliError::failed(format!("{error}: it cannot be the run directory; name another one with --run-dir"))
     })?;
     let Some(orphan) = orphan else { return Ok(()) };
     match spawn(&orphan, roads, Stdio::null()) {

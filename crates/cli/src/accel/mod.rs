@@ -16,32 +16,36 @@ use std::time::{Duration, Instant};
 
 use marline_accel::control::{self, Answer, Question, WHO};
 use marline_accel::{AccelError, look, restore, status::Status};
-use marline_net::control::AskError;
+use marline_net::control_socket::ControlError;
 
 use self::args::{AccelVerb, Daemon};
-use crate::Exit;
-use crate::energy::json as json_of;
-use crate::output::{print, say};
-use crate::paths::unanswered;
+use crate::CliError;
+use crate::energy::to_json as json_of;
+use crate::output::{print_result, say};
+use crate::paths::query_error;
 
 pub(crate) use self::args::{AFTER_HELP, AccelArgs};
 
 /// Does what was asked for.
-pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
+pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
     match args.verb {
         None => run::run(args.run),
         Some(AccelVerb::Status { daemon, json }) => {
             let all = asked(&daemon)?;
-            print(&if json { json_of(&all)? } else { all.iter().map(show::status).collect::<Vec<_>>().join("\n") })
+            print_result(&if json {
+                json_of(&all)?
+            } else {
+                all.iter().map(show::status).collect::<Vec<_>>().join("\n")
+            })
         }
         Some(AccelVerb::Stop { daemon }) => stop(&daemon),
         Some(AccelVerb::Rtp(args)) => rtp::run(*args),
         Some(AccelVerb::Keep(args)) => keep::run(&args),
         Some(AccelVerb::Check { json }) => {
             let needs = look();
-            print(&if json { json_of(&needs)? } else { show::needs(&needs) })?;
+            print_result(&if json { json_of(&needs)? } else { show::needs(&needs) })?;
             let fit = needs.iter().all(|need| need.there || !need.must);
-            if fit { Ok(()) } else { Err(Exit::silent(Exit::FAILED)) }
+            if fit { Ok(()) } else { Err(CliError::silent(CliError::FAILED)) }
         }
     }
 }
@@ -60,7 +64,7 @@ fn primaries(daemon: &Daemon) -> Vec<String> {
 }
 
 /// How those that run stand.
-fn asked(daemon: &Daemon) -> Result<Vec<Status>, Exit> {
+fn asked(daemon: &Daemon) -> Result<Vec<Status>, CliError> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let (mut all, mut why) = (Vec::new(), None);
     for primary in primaries(daemon) {
@@ -72,8 +76,8 @@ fn asked(daemon: &Daemon) -> Result<Vec<Status>, Exit> {
     }
     match why {
         _ if !all.is_empty() => Ok(all),
-        Some(error) => Err(unanswered(&error)),
-        None => Err(unanswered(&AskError::Nobody {
+        Some(error) => Err(query_error(&error)),
+        None => Err(query_error(&ControlError::NotRunning {
             who: WHO,
             socket: control::socket(&dir, "*"),
             error: std::io::ErrorKind::NotFound.into(),
@@ -82,7 +86,7 @@ fn asked(daemon: &Daemon) -> Result<Vec<Status>, Exit> {
 }
 
 /// Ends those that run, waits until they have, and removes what others have left.
-fn stop(daemon: &Daemon) -> Result<(), Exit> {
+fn stop(daemon: &Daemon) -> Result<(), CliError> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let mut ended = Vec::new();
     for primary in primaries(daemon) {
@@ -93,8 +97,8 @@ fn stop(daemon: &Daemon) -> Result<(), Exit> {
             }
             Ok(_) => return Err(odd()),
             // Whoever has left it there does not run any more.
-            Err(AskError::Nobody { .. } | AskError::Ended(_)) => {}
-            Err(error) => return Err(unanswered(&error)),
+            Err(ControlError::NotRunning { .. } | ControlError::Ended(_)) => {}
+            Err(error) => return Err(query_error(&error)),
         }
     }
     let swept = match restore() {
@@ -111,11 +115,11 @@ fn stop(daemon: &Daemon) -> Result<(), Exit> {
 }
 
 /// Until the process has put everything back.
-fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), Exit> {
+fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), CliError> {
     let begun = Instant::now();
     while control::socket(dir, primary).exists() {
         if begun.elapsed() > PATIENCE {
-            return Err(Exit::failed(format!(
+            return Err(CliError::failed(format!(
                 "{primary}: process {pid} does not end; `kill -9 {pid}` does no harm, run this again then"
             )));
         }
@@ -128,17 +132,17 @@ fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), Exit> {
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How the accelerator's errors end the process.
-fn exit(error: AccelError) -> Exit {
+fn exit(error: AccelError) -> CliError {
     let code = match &error {
-        AccelError::Wrong(_) => Exit::USAGE,
-        AccelError::Link(_) | AccelError::Links(_) => Exit::NETWORK,
-        AccelError::NotPermitted(_) => Exit::PRIVILEGE,
-        AccelError::Unfit(_) | AccelError::Kernel { .. } => Exit::FAILED,
+        AccelError::Wrong(_) => CliError::USAGE,
+        AccelError::Link(_) | AccelError::Links(_) => CliError::NETWORK,
+        AccelError::NotPermitted(_) => CliError::PRIVILEGE,
+        AccelError::Unfit(_) | AccelError::Kernel { .. } => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }
 
 /// An answer to another question.
-fn odd() -> Exit {
-    Exit::failed("the daemon answers something else than it was asked: it may be of another version")
+fn odd() -> CliError {
+    CliError::failed("the daemon answers something else than it was asked: it may be of another version")
 }

@@ -6,13 +6,13 @@ use marline_rtp::{RtpError, RtpStats, RtspListener, StreamOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RtpArgs;
-use super::{json_of, print, say};
-use crate::Exit;
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
+use super::{json_of, print_result, say};
+use crate::CliError;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 
 /// Serves players until SIGINT or SIGTERM, then prints the counters.
-pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
+pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {
     let stream = StreamOptions {
         listen: args.listen,
         primary: args.primary,
@@ -21,16 +21,17 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
         base_layer: args.base,
         reorder_wait: args.reorder_wait,
     };
-    confine(Daemon::Proxy);
+    drop_privileges(Daemon::Proxy);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("cannot start the event loop: {error}")))?;
+    let runtime = built.map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
     let (primary, secondary) = (stream.primary.clone(), stream.secondary.clone());
     let stats = tokio::task::LocalSet::new().block_on(&runtime, async move {
         let mut signals = Vec::new();
         for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-            signals.push(signal(kind).map_err(|error| Exit::failed(format!("cannot handle signals: {error}")))?);
+            signals
+                .push(signal(kind).map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?);
         }
-        let hangup = Hangup::caught()?;
+        let reload = ReloadSignal::register()?;
         let listener = RtspListener::open(stream, say).await.map_err(exit)?;
         if !args.quiet {
             say(&format!(
@@ -40,17 +41,17 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
         }
         tokio::select! {
             () = listener.run() => {}
-            never = hangup.changes_nothing(args.quiet) => match never {},
+            never = reload.ignore_with_notice(args.quiet) => match never {},
             () = std::future::poll_fn(|cx| {
                 let received = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
                 if received { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
         }
         listener.close().await;
-        Ok::<RtpStats, Exit>(listener.stats())
+        Ok::<RtpStats, CliError>(listener.stats())
     })?;
     if args.json {
-        return print(&json_of(&stats)?);
+        return print_result(&json_of(&stats)?);
     }
     if !args.quiet {
         say(&summary(&stats));
@@ -72,13 +73,13 @@ fn summary(stats: &RtpStats) -> String {
 }
 
 /// How errors of a stream end the process.
-fn exit(error: RtpError) -> Exit {
+fn exit(error: RtpError) -> CliError {
     let code = match &error {
-        RtpError::Usage(_) => Exit::USAGE,
-        RtpError::Link(_) => Exit::NETWORK,
-        RtpError::Listen(_) => Exit::FAILED,
+        RtpError::Usage(_) => CliError::USAGE,
+        RtpError::Link(_) => CliError::NETWORK,
+        RtpError::Listen(_) => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }
 
 #[cfg(test)]

@@ -7,31 +7,31 @@
 use std::sync::Arc;
 
 use marline_accel::{AccelError, Engine, Flows, Outfit, Setup, control, ledger, roads, run_fills, status::Status};
-use marline_net::links::survey;
+use marline_net::links::list_interfaces;
 use marline_paths::ground;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::args::RunArgs;
-use super::{exit, json_of, keep, print, run_dir, say, terms};
-use crate::Exit;
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
+use super::{exit, json_of, keep, print_result, run_dir, say, terms};
+use crate::CliError;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 
 /// Helps flows until stopped.
-pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
+pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     let mut config = terms::config(&args)?;
     let wanted = terms::wanted(&args)?;
-    confine(Daemon::Accel);
+    drop_privileges(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    let runtime = built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
     let _inside = runtime.enter();
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
+        signals.push(signal(kind).map_err(|error| CliError::failed(format!("signals cannot be caught: {error}")))?);
     }
-    let hangup = Hangup::caught()?;
-    let survey = survey().map_err(|error| exit(error.into()))?;
+    let hangup = ReloadSignal::register()?;
+    let survey = list_interfaces().map_err(|error| exit(error.into()))?;
     let roads = roads(&survey, &wanted).map_err(exit)?;
     for (helper, road) in config.helpers.iter_mut().zip(roads.iter().skip(1)) {
         helper.families = road.families;
@@ -45,7 +45,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     if control::is_taken(&dir, primary) {
         return Err(exit(AccelError::taken(primary)));
     }
-    let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
+    let made = ground::run_directory(&dir).map_err(|error| CliError::failed(error.to_string()))?;
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
     let outfit = Outfit::of(&roads);
     keep::settle(&dir, primary, &roads)?;
@@ -63,7 +63,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         let stop = Arc::new(Notify::new());
         let ear = control::listen(&dir, primary, engine.bell(), Arc::clone(&stop));
         let ear = ear.map_err(|error| {
-            Exit::failed(format!(
+            CliError::failed(format!(
                 "{}: {error}: the control socket cannot be made; name another directory with --run-dir",
                 dir.display()
             ))
@@ -75,7 +75,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             let lost = tokio::select! {
                 error = engine.lost() => Some(error),
                 () = stop.notified() => None,
-                never = hangup.changes_nothing(args.quiet) => match never {},
+                never = hangup.ignore_with_notice(args.quiet) => match never {},
                 () = std::future::poll_fn(|cx| {
                     let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
                     if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
@@ -102,7 +102,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         say("stopped; everything is as it was before");
     }
     match last {
-        Some(last) if args.json => print(&json_of(&last)?),
+        Some(last) if args.json => print_result(&json_of(&last)?),
         _ => Ok(()),
     }
 }

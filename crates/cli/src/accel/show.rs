@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use marline_accel::Need;
 use marline_accel::status::{Flow, Link, Status};
 
-use crate::energy::table;
+use crate::energy::render_table;
 use crate::progress::{rate, size, time};
 
 /// Everything, for a terminal.
@@ -57,7 +57,7 @@ fn links(status: &Status) -> String {
             size(link.fetched_bytes),
         ]);
     }
-    table(&rows)
+    render_table(&rows)
 }
 
 fn state(link: &Link) -> &'static str {
@@ -110,7 +110,7 @@ fn flows(flows: &[Flow]) -> String {
         ]);
     }
     let replays: String = flows.iter().filter_map(replay).collect();
-    if replays.is_empty() { table(&rows) } else { table(&rows) + "\n" + &replays }
+    if replays.is_empty() { render_table(&rows) } else { render_table(&rows) + "\n" + &replays }
 }
 
 /// What a replayed connection has brought, a line.

@@ -8,13 +8,13 @@ use marline_core::accel::{Config, Helper, Mechanism, Mechanisms};
 use marline_core::link::LinkId;
 
 use super::args::RunArgs;
-use crate::Exit;
+use crate::CliError;
 
 /// The links by name, the primary first.
-pub(super) fn wanted(args: &RunArgs) -> Result<Vec<Wanted>, Exit> {
+pub(super) fn wanted(args: &RunArgs) -> Result<Vec<Wanted>, CliError> {
     fits("--secondary-gateway", args.secondary_gateway.len(), args)?;
     let name =
-        args.primary.clone().ok_or_else(|| Exit::usage("say which link is to be helped: --primary IFACE"))?;
+        args.primary.clone().ok_or_else(|| CliError::usage("say which link is to be helped: --primary IFACE"))?;
     let primary = Wanted { name, gateway: args.primary_gateway };
     let secondary = args
         .secondary
@@ -25,9 +25,9 @@ pub(super) fn wanted(args: &RunArgs) -> Result<Vec<Wanted>, Exit> {
 }
 
 /// What the machine is told.
-pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
+pub(super) fn config(args: &RunArgs) -> Result<Config, CliError> {
     if let Some(relay) = &args.via {
-        return Err(Exit::usage(format!(
+        return Err(CliError::usage(format!(
             "--via {relay}: a relay ends the connections that it carries and acknowledges to the server itself, so there is no ACK \
              that it could send for this machine; leave --via out, and carry the flow by `marline edge`"
         )));
@@ -43,13 +43,15 @@ pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
     Ok(Config { primary: LinkId(0), helpers, mechanisms: mechanisms(args)? })
 }
 
-fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
+fn mechanisms(args: &RunArgs) -> Result<Mechanisms, CliError> {
     if let Some(both) = args.enable.iter().find(|mechanism| args.disable.contains(mechanism)) {
-        return Err(Exit::usage(format!("--enable {both}: it is in --disable, too")));
+        return Err(CliError::usage(format!("--enable {both}: it is in --disable, too")));
     }
     let is_alone = args.secondary.is_empty();
     if let Some(lonely) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_helper()) {
-        return Err(Exit::usage(format!("--enable {lonely}: it needs a second link; name one with --secondary")));
+        return Err(CliError::usage(format!(
+            "--enable {lonely}: it needs a second link; name one with --secondary"
+        )));
     }
     let mut mechanisms = Mechanisms::default();
     for mechanism in Mechanism::ALL {
@@ -59,18 +61,18 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
         }
     }
     if mechanisms.iter().next().is_none() {
-        return Err(Exit::usage("--disable: nothing is left to be done; leave something enabled"));
+        return Err(CliError::usage("--disable: nothing is left to be done; leave something enabled"));
     }
     Ok(mechanisms)
 }
 
 /// An option of secondary links is told for each of them or for none.
-fn fits(option: &str, told: usize, args: &RunArgs) -> Result<(), Exit> {
+fn fits(option: &str, told: usize, args: &RunArgs) -> Result<(), CliError> {
     let links = args.secondary.len();
     if told == 0 || told == links {
         return Ok(());
     }
-    Err(Exit::usage(format!(
+    Err(CliError::usage(format!(
         "{option}: it is there {told} times, and --secondary {links} times; say it once for each of them"
     )))
 }

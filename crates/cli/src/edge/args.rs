@@ -12,7 +12,7 @@ use marline_fleet::service::Position;
 use marline_fleet::service::api_types::Endpoint;
 use serde::{Deserialize, Serialize};
 
-use crate::member::{Files, Revoked};
+use crate::credentials::{MemberFileArgs, RevocationArgs};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -39,14 +39,14 @@ start or by `marline restore`; until then the LAN stays closed to the outside. I
 pub struct EdgeArgs {
     /// What to do [default: carry until stopped].
     #[command(subcommand)]
-    pub(super) verb: Option<EdgeVerb>,
+    pub(super) command: Option<EdgeCommand>,
     #[command(flatten)]
     pub(super) run: RunArgs,
 }
 
 /// The verbs of `marline edge`.
 #[derive(Debug, Subcommand)]
-pub(super) enum EdgeVerb {
+pub(super) enum EdgeCommand {
     /// Show the relay in use, those that were measured, flows, and what each link carries.
     Status {
         /// Print one JSON object.
@@ -69,9 +69,9 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) relay: Vec<String>,
     #[command(flatten)]
-    pub(super) files: Files,
+    pub(super) member_files: MemberFileArgs,
     #[command(flatten)]
-    pub(super) revoked: Revoked,
+    pub(super) revocations: RevocationArgs,
     /// Where programs reach it; may be given several times. Whoever can reach it may use it.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:1088")]
     pub(super) listen: Vec<SocketAddr>,
@@ -81,13 +81,13 @@ pub(super) struct RunArgs {
     pub(super) lan: Vec<String>,
     /// A live stream, before which all others wait: where it goes; may be given several times. RTMP (port 1935) always is one.
     #[arg(long, value_name = "PORT|HOST[:PORT]")]
-    pub(super) live: Vec<LiveMatch>,
+    pub(super) live_streams: Vec<LiveMatch>,
     /// The congestion control towards relays, on every link [default: the kernel's].
     #[arg(long, value_name = "NAME")]
     pub(super) congestion: Option<CongestionControl>,
     /// Connections to the relay that wait ready.
     #[arg(long, value_name = "N", default_value = "2")]
-    pub(super) warm: usize,
+    pub(super) spare_connections: usize,
     /// Refuse flows while no relay can be had, instead of sending them in plain text over one link; and follow the fleet's service
     /// where it gives no relay: with `no-gain` keep the one in use, with `no-capacity` wait. The default with --lan.
     #[arg(long)]
@@ -105,7 +105,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "SUFFIX")]
     pub(super) local_domain: Vec<LocalDomain>,
     #[command(flatten)]
-    pub(super) asks: AskArgs,
+    pub(super) fleet_requests: FleetRequestArgs,
     /// Use only these links, as `marline paths --link`.
     #[arg(long, value_name = "IFACE[,…]")]
     pub(super) link: Vec<String>,
@@ -115,7 +115,7 @@ pub(super) struct RunArgs {
     /// What is kept small once the throughput is enough: latency, energy or metered-bytes. It chooses the profile of the links;
     /// with latency also the nearest relay of those that are fast enough.
     #[arg(long, value_name = "WHAT", conflicts_with = "profile")]
-    pub(super) minimise: Option<Minimise>,
+    pub(super) goal: Option<Goal>,
     /// Leave the links as they are: `marline paths` runs already, or nothing is to be changed here.
     #[arg(long)]
     pub(super) no_paths: bool,
@@ -126,31 +126,31 @@ pub(super) struct RunArgs {
 
 impl RunArgs {
     /// Whether flows go to their servers without a relay where none can be had.
-    pub(super) fn may_go_directly(&self) -> bool {
-        self.without_relay() == WithoutRelay::Direct
+    pub(super) fn allows_direct(&self) -> bool {
+        self.without_relay() == NoRelayPolicy::Direct
     }
 
     /// What becomes of flows where no relay can be had.
-    pub(super) fn without_relay(&self) -> WithoutRelay {
+    pub(super) fn without_relay(&self) -> NoRelayPolicy {
         let is_direct = self.direct || (self.lan.is_empty() && !self.no_direct);
-        if is_direct { WithoutRelay::Direct } else { WithoutRelay::Refused }
+        if is_direct { NoRelayPolicy::Direct } else { NoRelayPolicy::Refused }
     }
 }
 
 /// What becomes of a new flow while no relay can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum WithoutRelay {
+pub(super) enum NoRelayPolicy {
     /// It goes to its server directly, over one link.
     Direct,
     /// It is refused.
     Refused,
 }
 
-impl WithoutRelay {
+impl NoRelayPolicy {
     /// For people, behind "new flows"; `lan`: the edge serves a LAN.
-    pub(super) const fn words(self, lan: bool) -> &'static str {
-        match (self, lan) {
+    pub(super) const fn description(self, serves_lan: bool) -> &'static str {
+        match (self, serves_lan) {
             (Self::Direct, _) => "go directly, over one link (--no-direct refuses them)",
             (Self::Refused, false) => "are refused (--no-direct)",
             (Self::Refused, true) => {
@@ -162,36 +162,36 @@ impl WithoutRelay {
 
 /// What the service is told and how it is asked.
 #[derive(Debug, Args)]
-pub(super) struct AskArgs {
+pub(super) struct FleetRequestArgs {
     /// Where the stream goes to, for the service's choice [default: where the newest live stream goes, or flow].
     #[arg(long, value_name = "HOST:PORT", requires = "fleet")]
     pub(super) origin: Option<Endpoint>,
     /// More than this is not needed [default: whatever can be had].
     #[arg(long, value_name = "RATE")]
-    pub(super) wanted: Option<Bitrate>,
+    pub(super) target_rate: Option<Bitrate>,
     /// Where the edge is, in degrees north and east.
     #[arg(long, value_name = "LATITUDE,LONGITUDE", allow_hyphen_values = true, requires = "fleet")]
     pub(super) position: Option<Position>,
     /// What one measurement may send over metered links; ten times this a day. 0: nothing.
-    #[arg(long, value_name = "SIZE", default_value = "2MB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "2MB", value_parser = parse_size)]
     pub(super) probe_bytes: DataSize,
     /// Where it is kept what is known of relays: rates, and addresses that serve while a name cannot be looked up [default with
     /// --fleet: edge-NAME.json in /var/lib/marline for root, otherwise in ~/.local/state/marline; without it: nothing is kept].
     #[arg(long, value_name = "FILE")]
-    pub(super) state: Option<PathBuf>,
+    pub(super) state_file: Option<PathBuf>,
 }
 
 /// What is kept small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Minimise {
+pub(super) enum Goal {
     Latency,
     Energy,
     MeteredBytes,
 }
 
-impl Minimise {
+impl Goal {
     /// The profile of the links that does it.
-    pub(super) fn profile(self) -> &'static str {
+    pub(super) fn link_goal(self) -> &'static str {
         match self {
             Self::Latency => "latency",
             Self::Energy => "energy",
@@ -200,18 +200,18 @@ impl Minimise {
     }
 }
 
-impl FromStr for Minimise {
+impl FromStr for Goal {
     type Err = String;
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
             "latency" => Ok(Self::Latency),
             "energy" => Ok(Self::Energy),
             "metered-bytes" => Ok(Self::MeteredBytes),
-            _ => Err(format!("`{word}` cannot be kept small: latency, energy or metered-bytes")),
+            _ => Err(format!("`{name}` cannot be kept small: latency, energy or metered-bytes")),
         }
     }
 }
 
-fn size(text: &str) -> Result<DataSize, String> {
+fn parse_size(text: &str) -> Result<DataSize, String> {
     if text == "0" { Ok(DataSize::ZERO) } else { text.parse().map_err(|error| format!("{error}")) }
 }

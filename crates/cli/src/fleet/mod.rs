@@ -3,12 +3,12 @@
 //! In: words. Out: what `marline-fleet` does with them. Results go to standard output, what is said about them to standard
 //! error; each list has a `--json` twin.
 
-mod ask;
 mod ca;
-mod enrol;
+mod enroll;
+mod log_format;
+mod operator;
 mod renew;
 mod run;
-mod said;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
 
-use crate::Exit;
-use crate::args::positive_duration;
+use crate::CliError;
+use crate::args::parse_positive_duration;
 
-pub(crate) use said::start as start_saying;
+pub(crate) use log_format::init_default_log as start_saying;
 
 /// In which order.
 const AFTER_HELP: &str = "\
@@ -38,18 +38,18 @@ docs/fleet.md begins with all of it on one machine, to be pasted.";
 pub struct FleetArgs {
     /// What to do.
     #[command(subcommand)]
-    verb: FleetVerb,
+    command: FleetCommand,
 }
 
 /// The verbs of `marline fleet`.
 #[derive(Debug, Subcommand)]
-enum FleetVerb {
+enum FleetCommand {
     /// The certificate authority: who belongs to the fleet, and who no longer does.
     #[command(after_help = ca::AFTER_HELP)]
     Ca(ca::CaArgs),
     /// Make a key on this machine, and let a token bring its certificate.
-    #[command(after_help = enrol::AFTER_HELP)]
-    Enrol(enrol::EnrolArgs),
+    #[command(after_help = enroll::AFTER_HELP)]
+    Enroll(enroll::EnrollArgs),
     /// Bring the next certificate before this one ends, for the same key.
     #[command(after_help = renew::AFTER_HELP)]
     Renew(renew::RenewArgs),
@@ -59,7 +59,7 @@ enum FleetVerb {
     /// Show relays and edges as the service sees them.
     Status {
         #[command(flatten)]
-        service: ask::Service,
+        operator_args: operator::OperatorArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
@@ -67,7 +67,7 @@ enum FleetVerb {
     /// Show them anew each second.
     Watch {
         #[command(flatten)]
-        service: ask::Service,
+        operator_args: operator::OperatorArgs,
     },
     /// Close a relay for new streams, and move its edges; or open it again.
     Drain {
@@ -75,30 +75,32 @@ enum FleetVerb {
         #[arg(value_name = "RELAY")]
         relay: Name,
         /// For so long [default: until --undo].
-        #[arg(long = "for", value_name = "TIME", value_parser = positive_duration, conflicts_with = "undo")]
+        #[arg(long = "for", value_name = "TIME", value_parser = parse_positive_duration, conflicts_with = "undo")]
         time: Option<Duration>,
         /// Open it again.
         #[arg(long)]
         undo: bool,
         #[command(flatten)]
-        service: ask::Service,
+        operator_args: operator::OperatorArgs,
     },
 }
 
 /// The directory that systemd has made for this unit (`StateDirectory=`).
-pub(crate) fn unit_state() -> Option<PathBuf> {
+pub(crate) fn unit_state_dir() -> Option<PathBuf> {
     std::env::var_os("STATE_DIRECTORY").filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Does what was asked for.
-pub(crate) fn run(args: FleetArgs) -> Result<(), Exit> {
-    match args.verb {
-        FleetVerb::Ca(args) => ca::run(args),
-        FleetVerb::Enrol(args) => enrol::run(&args),
-        FleetVerb::Renew(args) => renew::run(&args),
-        FleetVerb::Run(args) => run::run(args),
-        FleetVerb::Status { service, json } => ask::status(&service, json),
-        FleetVerb::Watch { service } => ask::watch(&service),
-        FleetVerb::Drain { relay, time, undo, service } => ask::drain(&service, &relay, time, undo),
+pub(crate) fn run(args: FleetArgs) -> Result<(), CliError> {
+    match args.command {
+        FleetCommand::Ca(args) => ca::run(args),
+        FleetCommand::Enroll(args) => enroll::run(&args),
+        FleetCommand::Renew(args) => renew::run(&args),
+        FleetCommand::Run(args) => run::run(args),
+        FleetCommand::Status { operator_args, json } => operator::status(&operator_args, json),
+        FleetCommand::Watch { operator_args } => operator::watch(&operator_args),
+        FleetCommand::Drain { relay, time, undo, operator_args } => {
+            operator::drain(&operator_args, &relay, time, undo)
+        }
     }
 }

@@ -6,11 +6,11 @@ use clap::Args;
 use marline_fleet::renew::{RenewalError, renew};
 use marline_fleet::service::ClientError;
 
-use super::ask::runtime;
 use super::ca;
-use crate::Exit;
-use crate::member::Files;
-use crate::output::{print, say};
+use super::operator::new_runtime;
+use crate::CliError;
+use crate::credentials::MemberFileArgs;
+use crate::output::{print_result, say};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -28,24 +28,24 @@ pub(super) struct RenewArgs {
     #[arg(long, value_name = "URL")]
     fleet: String,
     #[command(flatten)]
-    files: Files,
+    member_files: MemberFileArgs,
 }
 
-pub(super) fn run(args: &RenewArgs) -> Result<(), Exit> {
-    let member = args.files.read_any()?;
-    let renewed = runtime()?.block_on(renew(&args.fleet, &member.own)).map_err(exit)?;
-    renewed.write(&member.files).map_err(ca::exit)?;
-    print(&format!("{}\n", member.files.certificate.display()))?;
+pub(super) fn run(args: &RenewArgs) -> Result<(), CliError> {
+    let member = args.member_files.read_any_role()?;
+    let renewed = new_runtime()?.block_on(renew(&args.fleet, &member.credentials)).map_err(to_cli_error)?;
+    renewed.write(&member.files).map_err(ca::to_cli_error)?;
+    print_result(&format!("{}\n", member.files.certificate.display()))?;
     say(&format!("{} until {}", member.identity, renewed.not_after));
     Ok(())
 }
 
-fn exit(error: RenewalError) -> Exit {
+fn to_cli_error(error: RenewalError) -> CliError {
     let code = match &error {
-        RenewalError::Service(ClientError::Url(_)) => Exit::USAGE,
-        RenewalError::Service(ClientError::Network { .. }) => Exit::NETWORK,
-        RenewalError::Service(ClientError::Refused(problem)) if problem.status == 403 => Exit::PRIVILEGE,
-        _ => Exit::FAILED,
+        RenewalError::Service(ClientError::Url(_)) => CliError::USAGE,
+        RenewalError::Service(ClientError::Network { .. }) => CliError::NETWORK,
+        RenewalError::Service(ClientError::Refused(problem)) if problem.status == 403 => CliError::PRIVILEGE,
+        _ => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use marline_core::link::LinkKind;
 use marline_core::paths::{Goal, Policy};
-use marline_net::links::{Named, ParseNamedError};
+use marline_net::links::{LinkArg, ParseLinkArgError};
 use marline_paths::forward::Ports;
 
 /// The last lines of `marline paths --help`.
@@ -60,39 +60,39 @@ Exit codes: 0 put back, or nothing to put back; 1 something could not be put bac
 pub struct PathsArgs {
     /// What to do [default: run].
     #[command(subcommand)]
-    pub(super) verb: Option<PathsVerb>,
+    pub(super) command: Option<PathsCommand>,
     #[command(flatten)]
     pub(super) run: RunArgs,
 }
 
 /// The verbs of `marline paths`.
 #[derive(Debug, Subcommand)]
-pub(super) enum PathsVerb {
+pub(super) enum PathsCommand {
     /// Steer MPTCP connections until stopped.
     Run(Box<RunArgs>),
     /// Show links, connections and what is decided.
     Status {
         #[command(flatten)]
-        daemon: Daemon,
+        run_dir_args: RunDirArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
         /// Show no more connections than this, the busiest first.
-        #[arg(long, value_name = "N", value_parser = number)]
+        #[arg(long, value_name = "N", value_parser = parse_count)]
         at_most: Option<usize>,
     },
     /// Show the same, painted anew every second.
     Watch {
         #[command(flatten)]
-        daemon: Daemon,
+        run_dir_args: RunDirArgs,
     },
     /// Tell why a connection is carried as it is: its last decisions, with their figures.
     Explain {
         /// The connection: eight hexadecimal digits, as `status`, `ss -ti` and `ip mptcp monitor` show them.
-        #[arg(value_name = "TOKEN", value_parser = token)]
+        #[arg(value_name = "TOKEN", value_parser = parse_token)]
         token: u32,
         #[command(flatten)]
-        daemon: Daemon,
+        run_dir_args: RunDirArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
@@ -104,7 +104,7 @@ pub(super) enum PathsVerb {
         #[arg(long, value_name = "HOST:PORT")]
         probe: Vec<String>,
         #[command(flatten)]
-        daemon: Daemon,
+        run_dir_args: RunDirArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
@@ -116,7 +116,7 @@ pub(super) enum PathsVerb {
         #[arg(long, value_name = "NAME|FILE")]
         energy_model: Option<String>,
         /// The two kinds of links.
-        #[arg(long, value_name = "KIND,KIND", default_value = "wifi,lte", value_parser = kinds)]
+        #[arg(long, value_name = "KIND,KIND", default_value = "wifi,lte", value_parser = parse_kinds)]
         kinds: (LinkKind, LinkKind),
         /// Print one JSON object.
         #[arg(long)]
@@ -130,7 +130,7 @@ pub(super) enum PathsVerb {
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
     #[command(flatten)]
-    pub(super) daemon: Daemon,
+    pub(super) run_dir_args: RunDirArgs,
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
@@ -141,7 +141,7 @@ pub struct RestoreArgs {
 pub(super) struct RunArgs {
     /// What is to be small or large: energy, throughput, latency or metered [default: energy].
     #[arg(long, value_name = "NAME")]
-    pub(super) profile: Option<Goal>,
+    pub(super) goal: Option<Goal>,
     /// Programs here keep what they have not sent short, as `marline edge` does: then a link of a twentieth helps an upload.
     #[arg(long)]
     pub(super) short_queues: bool,
@@ -151,7 +151,7 @@ pub(super) struct RunArgs {
     /// Use this interface, on these terms; repeat for more; with `,later` it need not be there yet. Without it: every link
     /// that works, or comes to work, also what is plugged in later.
     #[arg(long, value_name = "IFACE[,…]")]
-    pub(super) link: Vec<Wanted>,
+    pub(super) link: Vec<LinkOption>,
     /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub(super) bypass_vpn: bool,
@@ -177,7 +177,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) daemon: Daemon,
+    pub(super) run_dir_args: RunDirArgs,
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
@@ -185,54 +185,56 @@ pub(super) struct RunArgs {
 
 /// What `--link` says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Wanted {
+pub(super) struct LinkOption {
     /// The interface and its terms.
-    pub(super) link: Named,
+    pub(super) link: LinkArg,
     /// It is waited for if there is none of its name; otherwise that is an error, for it may be a slip of the pen.
-    pub(super) later: bool,
+    pub(super) is_optional: bool,
 }
 
-impl FromStr for Wanted {
+impl FromStr for LinkOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (waits, terms): (Vec<&str>, Vec<&str>) = text.split(',').partition(|part| *part == "later");
-        let link = terms.join(",").parse().map_err(|error| match error {
+        let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
+            text.split(',').partition(|part| *part == "later");
+        let link = link_parts.join(",").parse().map_err(|error| match error {
             // A download's links have a limit, and cannot be waited for.
-            ParseNamedError::Part(part) => {
+            ParseLinkArgError::UnknownKey(part) => {
                 format!("`{part}`: after the interface come kind=, metered=, budget= or later, separated by commas")
             }
             error => error.to_string(),
         })?;
-        Ok(Self { link, later: !waits.is_empty() })
+        Ok(Self { link, is_optional: !optional_parts.is_empty() })
     }
 }
 
 /// Where a daemon is.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Daemon {
+pub(super) struct RunDirArgs {
     /// Where the daemon's socket and its notes for the time after a crash are [default: /run/marline].
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
 }
 
-fn token(word: &str) -> Result<u32, String> {
-    let digits = word.strip_prefix("0x").unwrap_or(word);
+fn parse_token(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
     let is_hex = (1..=8).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let token = is_hex.then(|| u32::from_str_radix(digits, 16).ok()).flatten();
     token.ok_or_else(|| "a token is up to eight hexadecimal digits, such as 7b9c2f7a".to_owned())
 }
 
-fn number(word: &str) -> Result<usize, String> {
-    word.parse().map_err(|_| format!("`{word}` is no number of connections, such as 20"))
+fn parse_count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number of connections, such as 20"))
 }
 
-fn kinds(words: &str) -> Result<(LinkKind, LinkKind), String> {
-    let Some((first, second)) = words.split_once(',') else {
+fn parse_kinds(text: &str) -> Result<(LinkKind, LinkKind), String> {
+    let Some((first, second)) = text.split_once(',') else {
         return Err("name two kinds of links, such as wifi,lte".to_owned());
     };
-    let kind = |word: &str| word.parse().map_err(|error: marline_core::link::UnknownLinkKind| error.to_string());
-    Ok((kind(first)?, kind(second)?))
+    let parse_kind =
+        |kind_name: &str| kind_name.parse().map_err(|error: marline_core::link::UnknownLinkKind| error.to_string());
+    Ok((parse_kind(first)?, parse_kind(second)?))
 }
 
 #[cfg(test)]
@@ -241,31 +243,32 @@ mod tests {
 
     #[test]
     fn a_token_is_hexadecimal_with_or_without_its_mark() {
-        assert_eq!(token("7b9c2f7a"), Ok(0x7b9c_2f7a));
-        assert_eq!(token("0x10"), Ok(16));
+        assert_eq!(parse_token("7b9c2f7a"), Ok(0x7b9c_2f7a));
+        assert_eq!(parse_token("0x10"), Ok(16));
         for bad in ["", "0x", "x", "123456789", "-1", "+1"] {
-            assert!(token(bad).is_err(), "{bad}");
+            assert!(parse_token(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_link_may_be_waited_for() {
-        let wanted = |text: &str| text.parse::<Wanted>().map(|wanted| (wanted.link.name, wanted.later));
-        assert_eq!(wanted("usb0"), Ok(("usb0".into(), false)));
-        assert_eq!(wanted("usb0,later"), Ok(("usb0".into(), true)));
-        let terms: Wanted = "usb0,later,kind=lte,budget=2GB".parse().unwrap();
-        assert_eq!((terms.link.kind, terms.later), (Some(LinkKind::Lte), true));
-        assert_eq!(terms.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
+        let parse_link =
+            |text: &str| text.parse::<LinkOption>().map(|wanted| (wanted.link.name, wanted.is_optional));
+        assert_eq!(parse_link("usb0"), Ok(("usb0".into(), false)));
+        assert_eq!(parse_link("usb0,later"), Ok(("usb0".into(), true)));
+        let link: LinkOption = "usb0,later,kind=lte,budget=2GB".parse().unwrap();
+        assert_eq!((link.link.kind, link.is_optional), (Some(LinkKind::Lte), true));
+        assert_eq!(link.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
         for bad in ["later", "usb0,soon", "usb0,later=yes"] {
-            assert!(wanted(bad).is_err(), "{bad}");
+            assert!(parse_link(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn two_kinds_are_named_with_a_comma() {
-        assert_eq!(kinds("wifi,nr"), Ok((LinkKind::Wifi, LinkKind::Nr)));
+        assert_eq!(parse_kinds("wifi,nr"), Ok((LinkKind::Wifi, LinkKind::Nr)));
         for bad in ["wifi", "wifi,", "wifi,4g", "wifi,lte,nr"] {
-            assert!(kinds(bad).is_err(), "{bad}");
+            assert!(parse_kinds(bad).is_err(), "{bad}");
         }
     }
 }

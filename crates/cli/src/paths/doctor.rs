@@ -6,37 +6,37 @@ use marline_net::links::Interface;
 use marline_net::printable::printable;
 use marline_paths::doctor::{self, Report, State, Wish};
 
-use super::args::Wanted;
-use super::{json_of, print, say};
-use crate::{ConfigFile, Exit, energy};
+use super::args::LinkOption;
+use super::{print_result, say, to_json};
+use crate::{CliError, ConfigFile, energy};
 
 /// Examines this machine for a run with this configuration; what a run would refuse of it is refused here, too.
-pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), Exit> {
-    energy::chosen(None, file.energy_model.as_deref())?;
-    file.paths.scope()?;
-    let wish = |wanted: Wanted| Wish { name: wanted.link.name, later: wanted.later };
-    let named = file.paths.wanted().map(wish).collect();
+pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), CliError> {
+    energy::select_model(None, file.energy_model.as_deref())?;
+    file.paths.forward_scope()?;
+    let expected_link = |option: LinkOption| Wish { name: option.link.name, later: option.is_optional };
+    let expected_links = file.paths.link_options().map(expected_link).collect();
     let servers: Vec<_> =
-        probe.iter().map(|server| doctor::addresses(server)).collect::<Result<_, _>>().map_err(Exit::usage)?;
-    let facts = doctor::gather(run_dir, named, &file.known());
-    let mut facts = facts.map_err(|error| Exit::new(Exit::NETWORK, error.to_string()))?;
+        probe.iter().map(|server| doctor::addresses(server)).collect::<Result<_, _>>().map_err(CliError::usage)?;
+    let facts = doctor::gather(run_dir, expected_links, &file.described_links());
+    let mut facts = facts.map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
     let links: Vec<Interface> = facts.survey.interfaces.iter().filter(|link| link.is_usable()).cloned().collect();
     if !servers.is_empty() && links.is_empty() {
         say("--probe: no link can be used, so nothing is tried");
     }
-    let mut probed = Vec::new();
+    let mut probe_results = Vec::new();
     if !links.is_empty() {
         for server in &servers {
-            probed.extend(doctor::probe(&links, server, facts.is_off()));
+            probe_results.extend(doctor::probe(&links, server, facts.is_off()));
             facts.look_again();
         }
     }
-    let report = doctor::examine(&facts, &probed);
-    print(&if json { json_of(&report)? } else { text(&report) })?;
-    if report.fit { Ok(()) } else { Err(Exit::silent(Exit::FAILED)) }
+    let report = doctor::examine(&facts, &probe_results);
+    print_result(&if json { to_json(&report)? } else { render(&report) })?;
+    if report.fit { Ok(()) } else { Err(CliError::silent(CliError::FAILED)) }
 }
 
-fn text(report: &Report) -> String {
+fn render(report: &Report) -> String {
     let mut text = String::new();
     let width = report.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     for finding in &report.findings {
@@ -51,8 +51,8 @@ fn text(report: &Report) -> String {
         }
     }
     let mut probes = report.findings.iter().filter(|finding| finding.name == "probe").peekable();
-    let fruitless = probes.peek().is_some() && probes.all(|finding| finding.state != State::Ok);
-    text += if report.fit && fruitless {
+    let is_probe_unsuccessful = probes.peek().is_some() && probes.all(|finding| finding.state != State::Ok);
+    text += if report.fit && is_probe_unsuccessful {
         "\nThis machine is fit for `marline paths`, but no probe has shown MPTCP over any link: see above.\n"
     } else if report.fit {
         "\nNothing stands in the way of `marline paths`.\n"
@@ -81,7 +81,7 @@ mod tests {
             finding("path manager", State::Blocks, "another one is active", "stop it"),
         ];
         assert_eq!(
-            text(&Report { fit: false, findings }),
+            render(&Report { fit: false, findings }),
             "ok     kernel        Linux 6.18\n\
              WRONG  path manager  another one is active\n                     what helps: stop it\n\n\
              What is marked WRONG stands in the way of `marline paths`.\n"
@@ -93,13 +93,13 @@ mod tests {
         let report = |states: &[State]| {
             let probe =
                 |state: &State| Finding { name: "probe", state: *state, says: "x".into(), remedy: "y".into() };
-            text(&Report { fit: true, findings: states.iter().map(probe).collect() })
+            render(&Report { fit: true, findings: states.iter().map(probe).collect() })
         };
         assert!(
             report(&[State::Note, State::Note]).ends_with("no probe has shown MPTCP over any link: see above.\n")
         );
-        for well in [&[State::Note, State::Ok][..], &[]] {
-            assert!(report(well).ends_with("\nNothing stands in the way of `marline paths`.\n"));
+        for states in [&[State::Note, State::Ok][..], &[]] {
+            assert!(report(states).ends_with("\nNothing stands in the way of `marline paths`.\n"));
         }
     }
 }

@@ -12,10 +12,10 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use marline_download::{Overview, Progress};
+use marline_download::{BatchProgress, Progress};
 use marline_net::printable::printable;
 
-use crate::output::shown;
+use crate::output::sanitize;
 
 use super::figures::{clock, percent, rate, share, size};
 use super::files;
@@ -51,7 +51,7 @@ impl Bars {
     }
 
     /// The same of several files.
-    pub(crate) fn overview(&mut self, overview: &Overview) {
+    pub(crate) fn overview(&mut self, overview: &BatchProgress) {
         self.redraw(|ink, columns, rows| files::draw(overview, ink, columns, rows));
     }
 
@@ -76,7 +76,7 @@ impl Bars {
     /// Writes `text` as a line that stays; the bars are drawn below it the next time.
     pub(crate) fn line(&mut self, text: &str) {
         self.clear();
-        put(&format!("marline: {}\n", shown(text)));
+        put(&format!("marline: {}\n", sanitize(text)));
         self.last = None;
     }
 
@@ -152,13 +152,13 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
             lines.push(line);
         }
     }
-    let bar = ink.bar(progress.done, progress.total, width);
+    let bar = ink.bar(progress.received, progress.total, width);
     let name = only.map_or("all", |link| link.name.as_str());
-    let (done, speed) = (size(progress.done), rate(progress.rate));
-    let left = || progress.eta.map_or_else(|| "--:--".into(), clock);
-    let mut all = match (progress.checked, progress.total) {
+    let (done, speed) = (size(progress.received), rate(progress.rate));
+    let left = || progress.eta_s.map_or_else(|| "--:--".into(), clock);
+    let mut all = match (progress.checked_bytes, progress.total) {
         (Some(checked), total) => {
-            let share = percent(checked, total.unwrap_or(progress.done));
+            let share = percent(checked, total.unwrap_or(progress.received));
             if narrow {
                 format!("{share:>3}% checking")
             } else {
@@ -166,16 +166,16 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
             }
         }
         (None, Some(total)) if narrow => {
-            format!("{name:<names$} {:>3}% {speed:>12}  {} left", percent(progress.done, total), left())
+            format!("{name:<names$} {:>3}% {speed:>12}  {} left", percent(progress.received, total), left())
         }
         (None, Some(total)) => {
-            let share = percent(progress.done, total);
+            let share = percent(progress.received, total);
             format!("{name:<names$} {bar} {done:>8} {speed:>12} {share:>3}%  {} left", left())
         }
         (None, None) if narrow => format!("{name:<names$} {done:>8} {speed:>12}"),
         (None, None) => format!("{name:<names$} {bar} {done:>8} {speed:>12}"),
     };
-    if let Some(link) = only.filter(|link| link.state != "up" && progress.checked.is_none()) {
+    if let Some(link) = only.filter(|link| link.state != "up" && progress.checked_bytes.is_none()) {
         all += &format!("  {}", link.state);
     }
     lines.push(all);
@@ -222,12 +222,12 @@ mod tests {
         };
         Progress {
             total: Some(250_000_000),
-            done: 100_000_000,
+            received: 100_000_000,
             rate: 78.4e6,
-            eta: Some(15.3),
+            eta_s: Some(15.3),
             links: vec![
                 link("wlan0", 60_000_000, 48.3e6, "up"),
-                link("wwan0", 40_000_000, 30.1e6, "banned: its answer is 312 bytes long (a captive portal?)"),
+                link("wwan0", 40_000_000, 30.1e6, "banned: its response is 312 bytes long (a captive portal?)"),
             ],
             ..Progress::default()
         }
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn reading_again_for_the_checksum_is_called_checking() {
-        let progress = Progress { checked: Some(25_000_000), done: 250_000_000, ..two_links() };
+        let progress = Progress { checked_bytes: Some(25_000_000), received: 250_000_000, ..two_links() };
         for columns in [30, 80] {
             let lines = draw(&progress, Ink::Ascii, columns, 24);
             assert!(lines[2].contains("checking") && lines[2].contains("10%"), "{}", lines[2]);

@@ -27,7 +27,7 @@ mod lines;
 
 use std::io::IsTerminal;
 
-use marline_download::{Overview, Progress, Report, Watcher};
+use marline_download::{BatchProgress, DownloadObserver, Progress, Report};
 
 pub(crate) use bars::Bars;
 pub(crate) use figures::{rate, size, time};
@@ -63,10 +63,10 @@ impl Viewer {
     }
 
     /// Shows how a batch goes; one file as a download of its own.
-    pub(crate) fn overview(&mut self, overview: &Overview) {
+    pub(crate) fn overview(&mut self, overview: &BatchProgress) {
         match (&mut *self, overview.files.as_slice()) {
             (Self::Quiet, _) => {}
-            (_, [file]) if overview.total == 1 => self.progress(&file.progress),
+            (_, [file]) if overview.total == 1 => self.on_progress(&file.progress),
             (_, []) if overview.total == 1 => {}
             (Self::Lines(lines), _) => lines.overview(overview),
             (Self::Bars(bars), _) => bars.overview(overview),
@@ -77,13 +77,13 @@ impl Viewer {
     pub(crate) fn summary(&mut self, report: &Report) {
         self.clear();
         if !matches!(self, Self::Quiet) {
-            self.line(&figures::summary(report));
+            self.on_message(&figures::summary(report));
         }
     }
 }
 
-impl Watcher for Viewer {
-    fn progress(&mut self, progress: &Progress) {
+impl DownloadObserver for Viewer {
+    fn on_progress(&mut self, progress: &Progress) {
         match self {
             Self::Quiet => {}
             Self::Lines(lines) => lines.progress(progress),
@@ -91,7 +91,7 @@ impl Watcher for Viewer {
         }
     }
 
-    fn line(&mut self, text: &str) {
+    fn on_message(&mut self, text: &str) {
         match self {
             Self::Quiet => {}
             Self::Lines(lines) => lines.line(text),

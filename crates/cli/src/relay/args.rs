@@ -9,12 +9,12 @@ use clap::Args;
 use marline_core::units::{Bitrate, DataSize, parse_duration};
 use marline_fleet::congestion::CongestionControl;
 use marline_fleet::relay::Limits;
-use marline_fleet::relay::acl::{Acl, HostPattern, Network, PortRange};
+use marline_fleet::relay::acl::{Acl, HostPattern, IpPrefix, PortRange};
 use marline_fleet::service::Position;
 use marline_fleet::service::api_types::Endpoint;
 
-use super::ask::RelayVerb;
-use crate::member::{Files, Revoked};
+use super::control::RelayCommand;
+use crate::credentials::{MemberFileArgs, RevocationArgs};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -38,7 +38,7 @@ Exit codes: 0 done or stopped, 1 failed or no relay answers, 64 wrong usage, 77 
 pub struct RelayArgs {
     /// What to do [default: carry].
     #[command(subcommand)]
-    pub(super) verb: Option<RelayVerb>,
+    pub(super) command: Option<RelayCommand>,
     #[command(flatten)]
     pub(super) run: RunArgs,
 }
@@ -50,9 +50,9 @@ pub(super) struct RunArgs {
     #[arg(long, required = true, value_name = "ADDRESS:PORT")]
     pub(super) listen: Vec<SocketAddr>,
     #[command(flatten)]
-    pub(super) files: Files,
+    pub(super) files: MemberFileArgs,
     #[command(flatten)]
-    pub(super) revoked: Revoked,
+    pub(super) revoked: RevocationArgs,
     /// Carry to this port or range; may be given several times [default: 1935, 443, 80].
     #[arg(long, value_name = "PORT[-PORT]")]
     allow_port: Vec<PortRange>,
@@ -61,7 +61,7 @@ pub(super) struct RunArgs {
     pub(super) allow_host: Vec<HostPattern>,
     /// Carry to this network though it is not public; may be given several times.
     #[arg(long, value_name = "NETWORK/BITS")]
-    pub(super) allow_net: Vec<Network>,
+    pub(super) allow_net: Vec<IpPrefix>,
     #[command(flatten)]
     pub(super) limits: LimitArgs,
     /// The congestion control towards servers [default: bbr where this kernel has it and lets this user use it].
@@ -88,7 +88,7 @@ pub(super) struct RunArgs {
     pub(super) audit_log: Option<PathBuf>,
     /// How long old tunnels may last after the first SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "12h", value_parser = parse_duration)]
-    pub(super) drain: Duration,
+    pub(super) drain_timeout: Duration,
 }
 
 /// How much there may be of everything.
@@ -99,7 +99,7 @@ pub(super) struct LimitArgs {
     capacity: Option<Bitrate>,
     /// What is reserved of it for each edge that is here.
     #[arg(long, value_name = "RATE", default_value = "1Mbit/s")]
-    reserve: Bitrate,
+    reserve_per_edge: Bitrate,
     /// Tunnels in all.
     #[arg(long, value_name = "N", default_value_t = Limits::default().tunnels)]
     max_tunnels: usize,
@@ -116,10 +116,10 @@ pub(super) struct LimitArgs {
 }
 
 impl LimitArgs {
-    pub(super) fn read(&self) -> Limits {
+    pub(super) fn limits(&self) -> Limits {
         Limits {
             capacity: self.capacity,
-            default_reservation: self.reserve,
+            default_reservation: self.reserve_per_edge,
             tunnels: self.max_tunnels,
             tunnels_per_edge: self.max_tunnels_per_edge,
             connections: self.max_connections,
@@ -130,7 +130,7 @@ impl LimitArgs {
 }
 
 impl RunArgs {
-    pub(super) fn ports(&self) -> Vec<PortRange> {
+    pub(super) fn allowed_ports(&self) -> Vec<PortRange> {
         if self.allow_port.is_empty() { Acl::default().ports } else { self.allow_port.clone() }
     }
 }

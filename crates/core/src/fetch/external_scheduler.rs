@@ -1,20 +1,22 @@
-//! A download whose spans somebody else chooses: the seam on which [`crate::stream`] stands.
+//! External control: the interface through which an owning machine ([`crate::stream`]) chooses the ranges of a
+//! download.
 //!
-//! In: the owner's orders: which link asks for which span next, what is taken back, which links rest, where to read on.
-//! Out: what the owner needs to choose: each link's seat, and who brings which bytes.
+//! The owner decides which link requests which range next, what is cancelled, which links are on standby, and where to
+//! continue after a seek. It sees each link's connection slot, and which ranges are unrequested.
 //!
-//! 1. Connections, heads, validators, bans, silence, retries and the books stay here; only the choice of spans moves
-//!    out. Until the resource is known, and when everything comes as one answer, there is nothing to choose, and the
-//!    machine goes on by itself.
-//! 2. An order is carried out at once, its outputs lie in the queue; the owner ends its turn with a `tick`, so that
-//!    connections are ordered and deadlines set as after any input.
-//! 3. What a request still owed when it or its connection ended, or when its link fell silent, is free; the owner finds
-//!    it with [`Fetch::unasked`] and gives it to whom it likes.
-//! 4. A link that rests finishes what it has, closes its connections and gets no new one, so that its radio may sleep:
-//!    idle ones are closed by their server after a minute or so, and that would wake it.
+//! 1. Connections, response heads, validators, bans, stalls, retries and the coverage map stay in [`Fetch`]. Only the
+//!    choice of ranges moves to the owner. While the resource is not identified, and while a single response carries
+//!    it, there is no choice, and the machine proceeds by itself.
+//! 2. A command takes effect at once, and its outputs are in the queue. The owner ends its turn with a `tick`, so that
+//!    connections are opened and deadlines set as after any input.
+//! 3. Bytes that a request had not delivered when it ended, or when its link stalled, are free again. The owner finds
+//!    them with [`Fetch::next_unrequested`] and may assign them to any link.
+//! 4. A link on standby completes its requests, closes its connections and opens no new ones, so that its radio can
+//!    sleep. Idle connections would be closed by their server after a minute or so, which would wake the radio.
 //!
-//! A trait that the machine calls for the next span was not used: what a stream decides takes several links and several
-//! steps at once (cut this one, share its rest), and a callback sees a machine in the middle of its turn.
+//! A trait with a callback for the next range was rejected. A decision for a stream takes several links and several
+//! steps at once (shorten one request, share its remainder), and a callback would see the machine in the middle of its
+//! turn.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -26,65 +28,66 @@ use super::{ByteRange, Config, ConnId, Fetch, LinkShare, Phase, ReqId, RequestRa
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize};
 
-/// What the owner has ordered that lasts.
+/// Lasting settings of the owner.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExternalControl {
-    /// The owner chooses the spans, once there is something to choose.
+    /// The owner chooses the ranges, as soon as there is a choice.
     is_active: bool,
     standby: BTreeSet<LinkId>,
 }
 
-/// A link as its owner sees it: one connection on which it may ask now.
+/// A link's connection that can take a request now, with the figures that the owner needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ConnSlot {
     conn: ConnId,
-    /// Bytes that are on their way on it.
+    /// Bytes requested and not yet received.
     pub(crate) in_flight: DataSize,
-    /// How fast they come.
+    /// Expected rate.
     pub(crate) rate: Bitrate,
-    /// How long before it is needed a request must leave.
+    /// Current RTT: how early a request must be sent.
     pub(crate) rtt: Duration,
-    /// The same on an empty path.
+    /// Minimum RTT.
     pub(crate) min_rtt: Duration,
-    /// How many more bytes should be on their way, so that its pipe does not run dry.
+    /// Bytes to request so that the connection does not idle.
     pub(crate) deficit: DataSize,
 }
 
 impl ConnSlot {
-    /// Nothing was asked for on it.
+    /// Whether nothing is known of the connection: no rate, and nothing in flight.
     pub(crate) fn is_untried(&self) -> bool {
         self.rate.is_zero() && self.in_flight.is_zero()
     }
 }
 
 impl Fetch {
-    /// A download that asks for nothing by itself once the resource is known.
+    /// Creates a download that requests no ranges by itself once the resource is identified.
     pub(crate) fn with_external_control(config: Config) -> Self {
         let mut fetch = Self::new(config);
         fetch.external_control = Some(ExternalControl { is_active: true, ..ExternalControl::default() });
         fetch
     }
 
-    /// Its owner chooses the spans from now on, or leaves that to the download.
+    /// Sets whether the owner chooses the ranges. No effect on a download without external control.
     pub(crate) fn set_external_control(&mut self, active: bool) {
         if let Some(steering) = &mut self.external_control {
             steering.is_active = active;
         }
     }
 
-    /// Whether its owner chooses the spans at present.
+    /// Whether the owner chooses the ranges at present.
     pub(crate) fn is_externally_controlled(&self) -> bool {
         self.external_control.as_ref().is_some_and(|steering| steering.is_active) && self.phase == Phase::Ranges
     }
 
-    /// Whether everything is there that the reader lets come: silence then says nothing, however long it lasts.
+    /// Whether everything within the reader's window has been received and nothing is in flight. Then no data is
+    /// expected, for as long as the reader does not proceed.
     pub(super) fn is_window_full(&self) -> bool {
         self.phase == Phase::Ranges
             && self.reqs.is_empty()
             && self.coverage.next_free(0, self.window_end()).is_none()
     }
 
-    /// The connection on which a link may ask now: the one with the least on its way.
+    /// The link's connection for the next request: the one with the fewest bytes in flight.
     pub(crate) fn conn_slot(&self, link: LinkId) -> Option<ConnSlot> {
         let can_request = |conn: &super::conn::Conn| self.can_serve_ranges(conn) && self.may_pipeline(conn);
         let conns = self.conns.iter().filter(|(_, conn)| conn.link == link && can_request(conn));
@@ -99,7 +102,7 @@ impl Fetch {
         })
     }
 
-    /// The same, with no more trust in a connection than it has earned.
+    /// The same with the conservative rate, which does not overestimate after losses.
     pub(crate) fn conservative_slot(&self, link: LinkId) -> Option<ConnSlot> {
         let slot = self.conn_slot(link)?;
         let rate = self.conns.get(&slot.conn)?.conservative_rate(self.now);
@@ -110,8 +113,8 @@ impl Fetch {
         Some(ConnSlot { rate, deficit: slot.deficit.min(target - slot.in_flight), ..slot })
     }
 
-    /// Asks for the bytes of `span` that nobody brings, as far as they lie together and one request may bring them. Gives
-    /// what was asked for. None: there are no such bytes, or the link may not carry them.
+    /// Requests the first run of unrequested bytes in `range`, as far as one request may cover it. Returns the
+    /// requested range; none if there are no such bytes, or if the link has no token or budget.
     pub(crate) fn request_on(&mut self, slot: ConnSlot, range: ByteRange) -> Option<ByteRange> {
         let free = self.next_unrequested(range)?;
         if !self.send_request(slot.conn, RequestRange::Bounded(free)) {
@@ -120,8 +123,8 @@ impl Fetch {
         self.reqs.values().next_back().map(|req| req.range)
     }
 
-    /// Takes back everything that a link was asked for: over HTTP/1.1 that ends its connections (RFC 9112 §9.3). What
-    /// answers for the whole file and waits for another link's opinion still does.
+    /// Cancels all requests of a link. Over HTTP/1.1 that closes its connections (RFC 9112 §9.3). Pending responses of
+    /// the portal check are kept.
     pub(crate) fn cancel_link(&mut self, link: LinkId) {
         let is_on_link = |req: &super::Req| self.conns.get(&req.conn).is_some_and(|conn| conn.link == link);
         let is_pending = |id: ReqId| self.pending_responses.iter().any(|pending| pending.req == id);
@@ -132,16 +135,16 @@ impl Fetch {
         }
     }
 
-    /// Lets a link rest, or wakes it. Tells whether that changes anything.
+    /// Puts a link on standby, or activates it. Returns whether that changes anything.
     pub(crate) fn set_standby(&mut self, link: LinkId, standby: bool) -> bool {
         let Some(steering) = &mut self.external_control else { return false };
         if standby { steering.standby.insert(link) } else { steering.standby.remove(&link) }
     }
 
-    /// Closes what has nothing to do on links that rest.
+    /// Closes idle connections of links on standby.
     pub(super) fn close_standby(&mut self) {
         let is_standby = |link: LinkId| self.is_standby(link);
-        // What a silent link was asked for would never end, and another link can bring it.
+        // Requests on a paused link that has stalled might never complete; other links can deliver their bytes.
         let is_stalled = |id: LinkId| self.links.get(&id).is_some_and(Link::is_paused_and_stalled);
         let is_closable = |conn: &Conn| (conn.reqs.is_empty() && is_standby(conn.link)) || is_stalled(conn.link);
         let idle = self.conns.iter().filter(|(_, conn)| is_closable(conn));
@@ -151,27 +154,27 @@ impl Fetch {
         }
     }
 
-    /// Whether any link was let rest that may be needed yet: when all is over, nobody is woken.
+    /// Whether a link is on standby that may still be needed. After the end of the download none is activated.
     pub(crate) fn has_standby_links(&self) -> bool {
         self.phase != Phase::Finished
             && self.external_control.as_ref().is_some_and(|steering| !steering.standby.is_empty())
     }
 
-    /// Wakes all links.
+    /// Ends the standby of all links.
     pub(crate) fn activate_all(&mut self) {
         if let Some(steering) = &mut self.external_control {
             steering.standby.clear();
         }
     }
 
-    /// Whether it was let rest.
+    /// Whether the link is on standby, by the owner's command or because it is paused for this download.
     pub(crate) fn is_standby(&self, link: LinkId) -> bool {
         let is_paused = self.links.get(&link).is_some_and(|link| link.share == LinkShare::Paused);
         is_paused || self.external_control.as_ref().is_some_and(|steering| steering.standby.contains(&link))
     }
 
-    /// The reader goes on at `offset` and wants nothing of what lies before it. What is on its way is taken back, what
-    /// had come beyond `offset` comes again: a driver that still has it does not tell of the jump.
+    /// The reader continues at `offset` and needs nothing before it. Requests are cancelled, and bytes behind `offset`
+    /// that had arrived are fetched again. A driver that still has those bytes does not report the seek.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.last_data = self.now;
         if self.will_reach(offset) {
@@ -187,54 +190,54 @@ impl Fetch {
         self.rebuild_claims();
     }
 
-    /// Whether everything comes as one answer that has not yet reached this offset: it goes on until it does, as another
-    /// one would begin at zero.
+    /// Whether a single response is running that has not yet passed this offset. It continues until it gets there,
+    /// since another one would begin at zero.
     fn will_reach(&self, offset: u64) -> bool {
         let Phase::SingleResponse { req: Some(id) } = self.phase else { return false };
         self.reqs.get(&id).is_some_and(|req| req.next_offset <= offset)
     }
 
-    /// The first bytes of `span` that are neither in their place nor on their way.
+    /// The first run of bytes in `range` that are neither received nor requested, within the reader's window.
     pub(crate) fn next_unrequested(&self, range: ByteRange) -> Option<ByteRange> {
         self.coverage.next_free(range.start, range.end.min(self.window_end()))
     }
 
-    /// How many bytes of `span` are not in their place.
+    /// Number of bytes of `range` that have not been received.
     pub(crate) fn missing_bytes(&self, range: ByteRange) -> DataSize {
         self.coverage.missing_bytes(range)
     }
 
-    /// Everything before it is in its place.
+    /// Everything before this offset has been received.
     pub(crate) fn in_order_end(&self) -> u64 {
         self.coverage.in_order_end()
     }
 
-    /// The size, once it is known.
+    /// Size of the resource in bytes, once it is known.
     pub(crate) fn total(&self) -> Option<u64> {
         self.coverage.total().map(DataSize::bytes)
     }
 
-    /// One past the last byte that may be asked for: the reader's window ends there.
+    /// End of the bytes that may be requested: the end of the reader's window.
     pub(crate) fn request_limit(&self) -> u64 {
         self.window_end()
     }
 
-    /// The link that a live request is on.
+    /// The link of a request in progress.
     pub(crate) fn link_of(&self, req: ReqId) -> Option<LinkId> {
         self.reqs.get(&req).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
     }
 
-    /// Whether a link is in use, and not silent, banned or gone.
+    /// Whether a link is usable: not stalled, banned or down.
     pub(crate) fn is_up(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.state == LinkState::Up)
     }
 
-    /// Whether its terms let a link be used now.
+    /// Whether share, standby, budget and cost allow the use of a link now.
     pub(crate) fn may_use(&self, link: LinkId) -> bool {
         self.is_link_allowed(link)
     }
 
-    /// The links that may yet bring something.
+    /// Links that are neither banned nor down.
     pub(crate) fn links_in_service(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.links.iter().filter(|(_, link)| link.is_in_service()).map(|(id, _)| *id)
     }

@@ -1,6 +1,7 @@
-//! What the user is told of a download, as data: one line each, said once.
+//! Notices for the user and reasons of failures, as data.
 //!
-//! Text is made at the end of the way (by `Display`), so that a JSON reader gets the facts and a person the sentence.
+//! Each notice is one line and is sent once. The text is made at the very end, by `Display`, so that JSON readers get
+//! the facts and people a sentence.
 
 use alloc::string::String;
 use core::fmt;
@@ -12,157 +13,159 @@ use super::{ByteRange, ConnError, UrlId};
 use crate::link::LinkId;
 use crate::units::DataSize;
 
-/// Something worth one line.
+/// A message about the course of a download.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "notice")]
 pub enum Notice {
-    /// A link will not be used until a probe succeeds, or never again.
+    /// A link is out of use until a probe succeeds, or for the rest of the run.
     Banned {
-        /// Which one.
+        /// The link.
         link: LinkId,
-        /// Why.
+        /// The cause.
         reason: BanReason,
-        /// Whether it is tried again later.
+        /// Whether it is probed later.
         will_probe: bool,
     },
-    /// A link carries data again.
+    /// A link delivers data again.
     Recovered {
-        /// Which one.
+        /// The link.
         link: LinkId,
     },
-    /// Nothing has come over a link for this long; its spans go to the others when they have nothing better to do.
+    /// A link has delivered nothing for this long. Its ranges go to other links when those have nothing else to
+    /// request.
     Stalled {
-        /// Which one.
+        /// The link.
         link: LinkId,
-        /// For how long.
+        /// Time since its last activity.
         duration: Duration,
     },
-    /// A metered link is used because no other works.
+    /// A metered link is used because no unmetered one works.
     MeteredInUse {
-        /// Which one.
+        /// The link.
         link: LinkId,
     },
-    /// A link has carried all that it may in this run.
+    /// A link has used up its data budget for this run.
     BudgetSpent {
-        /// Which one.
+        /// The link.
         link: LinkId,
         /// The budget.
         budget: DataSize,
     },
-    /// Only one answer on one link can be used.
+    /// Only a single response over one link can be used.
     SingleResponse {
-        /// Why.
+        /// The cause.
         reason: SingleResponseReason,
     },
-    /// A whole file is taken for what was asked although this link could not say anything about it.
+    /// A whole file is accepted although this link did not respond, and so could not confirm it.
     Unconfirmed {
-        /// The link that did not answer in time.
+        /// The link that did not respond in time.
         link: LinkId,
-        /// The link whose answer is taken.
+        /// The link whose response is accepted.
         accepted_from: LinkId,
     },
-    /// The server asks for a pause.
+    /// The server requests a pause, or fails for the moment.
     ServerBusy {
-        /// Which link waits.
+        /// The link that pauses.
         #[serde(default = "default_link")]
         link: LinkId,
-        /// How long it will be.
+        /// Length of the pause.
         wait: Duration,
-        /// What the server asked for, where that is longer than anything is waited for.
+        /// The Retry-After value, if it is longer than the longest pause that is made.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after: Option<Duration>,
-        /// Status that asked for it.
+        /// Status of the response.
         status: u16,
     },
-    /// The file on the server is another one now; the download starts again.
+    /// The file on the server has changed; the download begins again.
     FileChanged,
-    /// The source in use has failed: the next one is asked for the whole file, over all links.
+    /// The mirror in use has failed; the next one is used on all links, for the whole file.
     MirrorSwitched {
-        /// The source that failed.
+        /// The mirror that failed.
         failed: UrlId,
-        /// The next one.
+        /// The next mirror.
         next: UrlId,
-        /// Why, in words.
+        /// The cause, as text.
         reason: String,
-        /// Bytes had come, and nothing of them is kept.
+        /// Bytes had been received, and none of them is kept.
         discards_data: bool,
     },
     /// Bytes do not match their digest and are fetched again.
     DigestMismatch {
-        /// Which bytes.
+        /// The bytes.
         range: ByteRange,
-        /// The source that delivered all of them, and is not asked any more; none: not one alone.
+        /// The mirror that delivered all of them, and is excluded; none: more than one mirror, or an earlier run.
         mirror: Option<UrlId>,
     },
-    /// A link goes on with the next of several places. Others may still ask the one that it leaves.
+    /// A link switches to the next mirror. Other links may still use the previous one.
     LinkMirrorSwitched {
-        /// Which link.
+        /// The link.
         link: LinkId,
-        /// The place that it leaves.
+        /// The mirror that it leaves.
         previous: UrlId,
-        /// Why.
+        /// The cause.
         reason: BanReason,
     },
 }
 
-/// The link of a pause in logs that do not name it.
+/// Default for logs in which a pause does not name the link.
 fn default_link() -> LinkId {
     LinkId(0)
 }
 
-/// Why a link or an origin is not used.
+/// Why a link or mirror is not used.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum BanReason {
-    /// Its answer has another length than the others' (a captive portal, or another file).
+    /// Its response has another length than expected (a captive portal, or another file).
     LengthMismatch {
-        /// What it says.
+        /// The length that it states.
         actual: Option<DataSize>,
-        /// What the others say.
+        /// The length that the other links reported.
         expected: Option<DataSize>,
     },
-    /// It sends an HTML page instead of the file.
+    /// It delivers an HTML page instead of the file.
     HtmlPage,
-    /// Its answer has another validator than the others'.
+    /// Its response has another validator than expected.
     ValidatorMismatch,
-    /// Its answer has a status that the others do not give (a captive portal, or an edge without the file).
+    /// Its response has a status that other links did not get (a captive portal, or a CDN node without the file).
     BadStatus {
         /// The status.
         status: u16,
     },
-    /// It fails again and again.
+    /// It fails repeatedly.
     RepeatedErrors {
         /// The last failure.
         error: ConnError,
     },
     /// It is much slower than the others (thesis §8.2.4).
     Slow,
-    /// The system took it away.
+    /// The operating system reported that the link is gone.
     Down,
-    /// The file can only come as a whole, and is larger than what is left of its budget.
+    /// The file is available only as a whole, which exceeds the remaining budget.
     OverBudget,
-    /// It answers what was not asked.
+    /// Its response is not valid for the request.
     ProtocolViolation {
-        /// In words.
+        /// Description of the defect.
         text: String,
     },
 }
 
-/// Why the resource comes as one answer over one link.
+/// Why the whole resource comes as a single response over one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SingleResponseReason {
-    /// The server answered 200: it ignores ranges or refuses them.
+    /// The server answered 200: it ignores or refuses ranges.
     NoRanges,
-    /// The server does not say how long the file is.
+    /// The server does not state the length of the file.
     NoLength,
-    /// There is neither a strong ETag nor a usable Last-Modified, so two answers could be of two files.
+    /// There is neither a strong ETag nor a usable Last-Modified, so two responses could be of two versions.
     NoValidator,
-    /// The answers to requests for ranges cannot be used.
+    /// The responses to range requests cannot be used.
     UnusableRanges,
-    /// The file is said to end exactly where the first request did: servers that take a part for the whole say so.
+    /// The stated size equals the end of the first request: some servers state the size of the part as that of the
+    /// file.
     SuspectLength,
-    /// The validator is another one each time, so two answers could be of two files.
+    /// The validator differs in each response, so two responses could be of two versions.
     UnstableValidator,
 }
 
@@ -170,34 +173,34 @@ pub enum SingleResponseReason {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "failure")]
 pub enum Failure {
-    /// The server refuses: a status that no retry will change.
+    /// The server refuses with a status that no retry will change.
     BadStatus {
         /// The status.
         status: u16,
     },
-    /// No link is left, and none is expected back.
+    /// No usable link is left, and none is expected to recover.
     NoLink {
-        /// The last failure.
+        /// The last failure of a link.
         error: Option<ConnError>,
     },
-    /// Servers take the requests and do not answer: their silence, not the links'.
+    /// Servers accept requests but do not respond, while the links work.
     NoResponse,
-    /// The retries are used up.
+    /// The retries are exhausted.
     RetriesExhausted {
         /// The last failure.
         error: ConnError,
     },
-    /// Every link has carried all that it may.
+    /// Every link has used up its data budget.
     BudgetExhausted,
-    /// The bytes do not match their digest, whatever source they come from.
+    /// The bytes do not match their digest, whichever mirror delivers them.
     DigestMismatch,
     /// Every link gets an HTML page instead of the file.
     HtmlPage,
-    /// Redirects without end.
+    /// Too many redirects, or a redirect loop.
     RedirectLoop,
-    /// The server sends something else than was asked for.
+    /// The server's responses are not valid for the requests.
     ProtocolViolation {
-        /// In words.
+        /// Description of the defect.
         text: String,
     },
 }
@@ -207,14 +210,14 @@ impl fmt::Display for BanReason {
         match self {
             Self::LengthMismatch { actual: Some(actual), expected: Some(expected) } => write!(
                 f,
-                "its answer is {} bytes long instead of {} (a captive portal?)",
+                "its response is {} bytes long instead of {} (a captive portal?)",
                 actual.bytes(),
                 expected.bytes()
             ),
-            Self::LengthMismatch { .. } => f.write_str("its answer has another length (a captive portal?)"),
+            Self::LengthMismatch { .. } => f.write_str("its response has a different length (a captive portal?)"),
             Self::HtmlPage => f.write_str("it sends an HTML page instead of the file (a captive portal?)"),
             Self::ValidatorMismatch => f.write_str("its server has another version of the file"),
-            // A server that cannot answer now is no captive portal, and neither is one that does not have the file.
+            // These statuses come from the server or its file, so no captive portal is suspected.
             Self::BadStatus { status } if is_server_status(*status) => {
                 write!(f, "its server answers {}", StatusCode(*status))
             }
@@ -223,19 +226,19 @@ impl fmt::Display for BanReason {
             Self::Slow => f.write_str("it is far slower than the others"),
             Self::Down => f.write_str("the interface is down"),
             Self::OverBudget => {
-                f.write_str("the file comes as a whole only, and is larger than what is left of its budget")
+                f.write_str("the file is available only as a whole, which exceeds its remaining data budget")
             }
-            Self::ProtocolViolation { text } => write!(f, "it answers what was not asked: {text}"),
+            Self::ProtocolViolation { text } => write!(f, "its response is invalid: {text}"),
         }
     }
 }
 
-/// Whether a status tells of the server or its file, and not of a captive portal in front of it.
+/// Whether a status concerns the server or its file rather than a captive portal in front of it.
 fn is_server_status(status: u16) -> bool {
     matches!(status, 401 | 403 | 404 | 408 | 410 | 429 | 500..=504)
 }
 
-/// A status code with its name.
+/// A status code, displayed with its name.
 struct StatusCode(u16);
 
 impl fmt::Display for StatusCode {
@@ -272,11 +275,11 @@ impl fmt::Display for SingleResponseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoRanges => "the server does not serve ranges",
-            Self::NoLength => "the server does not say how long the file is",
-            Self::NoValidator => "the server gives no strong validator, so answers must not be mixed",
-            Self::UnusableRanges => "the server's answers to requests for ranges cannot be used",
-            Self::SuspectLength => "the file is said to end exactly where the request did, which is made sure of",
-            Self::UnstableValidator => "the server names another version of the file each time",
+            Self::NoLength => "the server does not state the length of the file",
+            Self::NoValidator => "the server gives no strong validator, so responses cannot be combined",
+            Self::UnusableRanges => "the server's responses to range requests cannot be used",
+            Self::SuspectLength => "the stated file size equals the end of the request, so it is checked",
+            Self::UnstableValidator => "the server reports another version of the file in each response",
         })
     }
 }
@@ -288,14 +291,14 @@ impl fmt::Display for Failure {
             Self::NoLink { error: Some(error) } => write!(f, "no link is left: {}", error.text),
             Self::NoLink { error: None } => f.write_str("no link is left"),
             Self::NoResponse => {
-                f.write_str("the server takes requests and does not answer, nothing has come for two minutes")
+                f.write_str("the server accepts requests but does not respond: no data for two minutes")
             }
             Self::RetriesExhausted { error } => write!(f, "gave up: {}", error.text),
-            Self::BudgetExhausted => f.write_str("the budgets of the links are spent, or too small for the file"),
+            Self::BudgetExhausted => f.write_str("the links' data budgets are used up, or too small for the file"),
             Self::DigestMismatch => f.write_str("the file does not match its digest"),
             Self::HtmlPage => f.write_str("the server sends an HTML page instead of the file"),
-            Self::RedirectLoop => f.write_str("the redirects lead nowhere"),
-            Self::ProtocolViolation { text } => write!(f, "the server answers what was not asked: {text}"),
+            Self::RedirectLoop => f.write_str("too many redirects, or a redirect loop"),
+            Self::ProtocolViolation { text } => write!(f, "invalid response from the server: {text}"),
         }
     }
 }

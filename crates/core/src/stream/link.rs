@@ -1,16 +1,16 @@
-//! One link of a stream: the subsegments that it brings, and how fast it has brought them.
+//! State of one link of a stream: its outstanding subsegments and its goodput.
 //!
-//! In: requests that were sent over it and bytes that came. Out: its goodput over the present subsegment, a moving
-//! average over all of them, and what it still has to bring.
+//! From the requests sent over the link and the bytes received it computes the goodput of the present subsegment, a
+//! moving average over completed ones, and the backlog.
 //!
-//! 1. Subsegments of a connection come one after the other, so the time of one begins when the one before it ends, or
-//!    when it is asked for if nothing is on the way.
-//! 2. The load balancer reckons with the goodput of the present subsegment, the link-mode chooser with the moving
-//!    average over whole ones (GreenBag §IV-B: α = 0.3). Subsegments that were over in no time count in it together
-//!    with the next ones.
-//! 3. A subsegment that has hardly begun says nothing yet: the one before it speaks for it, until as much time has
-//!    passed as should have brought something. What comes all at once at its beginning has waited behind a lost packet:
-//!    no rate is taken for more than twice the one before, unless it lasts.
+//! 1. Subsegments of a connection arrive one after the other. The time of a subsegment therefore begins at the end of
+//!    the previous one, or with its request if nothing was in flight.
+//! 2. The load balancer uses the goodput of the present subsegment. The link-mode chooser uses the moving average over
+//!    completed subsegments (GreenBag §IV-B: α = 0.3). A subsegment that took too little time to measure enters the
+//!    average together with the next ones.
+//! 3. A subsegment that has hardly begun has no meaningful goodput. The previous goodput is used until enough bytes
+//!    have arrived, or should have arrived by the elapsed time. Bytes that arrive all at once at the beginning were
+//!    held up behind a lost packet, so over short times a rate counts at most twice the previous one.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -18,19 +18,19 @@ use core::time::Duration;
 use crate::fetch::{ByteRange, ReqId};
 use crate::units::{Bitrate, DataSize, Instant, Ratio};
 
-/// See the [module](self).
+/// State of one link; see the [module documentation](self).
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamLink {
     requested: VecDeque<Subsegment>,
-    /// Parts of segments that it is to be asked for next.
+    /// Parts of segments that this link will request next.
     pub(super) reserved: VecDeque<ByteRange>,
     last_goodput: Option<Bitrate>,
     average_goodput: Option<Bitrate>,
-    /// Whole subsegments that are not part of the average yet: bytes and time.
+    /// Completed subsegments that are not part of the average yet: bytes and time.
     unaveraged: (DataSize, Duration),
 }
 
-/// A part of a segment that is on its way.
+/// A requested part of a segment, not yet completely received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subsegment {
     pub(super) req: ReqId,
@@ -68,7 +68,7 @@ impl StreamLink {
         }
     }
 
-    /// Keeps only the requests that still live. What the present one has shown by now is remembered.
+    /// Drops canceled and failed requests. The goodput of the present one is kept as the last goodput.
     pub(super) fn retain(&mut self, now: Instant, mut lives: impl FnMut(ReqId) -> bool) {
         if self.requested.front().is_some_and(|sub| !lives(sub.req)) {
             self.last_goodput = Some(self.goodput(now));
@@ -76,7 +76,7 @@ impl StreamLink {
         self.requested.retain(|sub| lives(sub.req));
     }
 
-    /// Forgets what was to come, not what was learnt.
+    /// Drops requested and reserved ranges; keeps what was learnt about the link.
     pub(super) fn clear(&mut self) {
         self.requested.clear();
         self.reserved.clear();
@@ -97,7 +97,7 @@ impl StreamLink {
         }
     }
 
-    /// The rate of so much in this time; of a time too short to tell, at most twice the one before.
+    /// Rate of `received` bytes in `time`. If the time is too short to measure, at most twice the previous goodput.
     fn measured_goodput(&self, received: DataSize, time: Duration) -> Bitrate {
         let rate = received / time.max(MIN_ELAPSED);
         match self.last_goodput {
@@ -106,39 +106,39 @@ impl StreamLink {
         }
     }
 
-    /// Ĝ: the goodput to expect of it for long.
+    /// Ĝ: the long-term goodput of the link.
     pub(super) fn predicted_goodput(&self, now: Instant) -> Bitrate {
         self.average_goodput.unwrap_or_else(|| self.goodput(now))
     }
 
-    /// What it is being asked for.
+    /// The outstanding subsegments, oldest first.
     pub(super) fn requested(&self) -> impl Iterator<Item = &Subsegment> {
         self.requested.iter()
     }
 
-    /// Whether it has nothing to do.
+    /// Whether the link has neither requested nor reserved ranges.
     pub(super) fn is_idle(&self) -> bool {
         self.requested.is_empty() && self.reserved.is_empty()
     }
 
-    /// What it still has to bring, of what it was asked for and of what it will be.
+    /// Bytes still missing from requested and reserved ranges.
     pub(super) fn backlog(&self) -> DataSize {
         let requested: DataSize = self.requested.iter().map(|sub| sub.span.len() - sub.received).sum();
         requested + self.reserved.iter().map(|range| range.len()).sum()
     }
 
-    /// How long the present subsegments take at the present goodput.
+    /// Time that the backlog takes at the present goodput.
     pub(super) fn time_left(&self, now: Instant) -> Duration {
         self.backlog() / self.goodput(now)
     }
 }
 
-/// Bytes that were there already when they were looked for came in no time.
+/// Lower bound of a subsegment's time, for bytes that had already arrived when its time began.
 const MIN_ELAPSED: Duration = Duration::from_millis(1);
-/// A round trip with its queue, in which nothing may come, or everything. chosen: a third of what half a segment takes
-/// at the paper's 3 Mbit/s.
+/// Below this time a rate is not trusted. It covers a queue-inflated RTT, during which nothing or everything may
+/// arrive. chosen: a third of what half a segment takes at the paper's 3 Mbit/s.
 const MIN_SAMPLE_TIME: Duration = Duration::from_millis(200);
-/// So much must have come, or should have, before a subsegment speaks for itself.
+/// A subsegment has its own goodput once this much has arrived, or should have at the previous goodput.
 const MIN_SAMPLE_BYTES: DataSize = DataSize::from_kib(32);
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ mod tests {
     const ALPHA: Ratio = Ratio::from_percent(30);
 
     #[test]
-    fn a_subsegments_time_begins_with_the_end_of_the_one_before() {
+    fn a_subsegments_time_begins_at_the_end_of_the_previous_one() {
         let mut link = StreamLink::default();
         link.on_request(at(0), ReqId(1), span(0, 100_000));
         link.on_request(at(800), ReqId(2), span(100_000, 100_000));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_all_at_once_is_no_rate() {
+    fn a_burst_does_not_raise_the_goodput() {
         let mut link = StreamLink::default();
         link.on_request(at(0), ReqId(1), span(0, 100_000));
         link.on_bytes(at(800), ReqId(1), DataSize::from_bytes(100_000), ALPHA);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_subsegment_loses_its_predecessors_word() {
+    fn a_stalled_subsegment_no_longer_inherits_the_previous_goodput() {
         let mut link = StreamLink::default();
         link.on_request(at(0), ReqId(1), span(0, 100_000));
         link.on_bytes(at(200), ReqId(1), DataSize::from_bytes(100_000), ALPHA);

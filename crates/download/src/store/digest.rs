@@ -15,9 +15,9 @@ pub(super) enum Hasher {
 /// Name, computed and expected value of a checksum that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
-    pub(super) name: &'static str,
-    pub(super) got: String,
-    pub(super) want: String,
+    pub(super) algorithm: &'static str,
+    pub(super) computed: String,
+    pub(super) expected: String,
 }
 
 impl Hasher {
@@ -44,14 +44,14 @@ impl Hasher {
         if got == want {
             Ok(())
         } else {
-            Err(Mismatch { name, got: HEXLOWER.encode(&got), want: HEXLOWER.encode(&want) })
+            Err(Mismatch { algorithm: name, computed: HEXLOWER.encode(&got), expected: HEXLOWER.encode(&want) })
         }
     }
 }
 
 /// The digest that stands for a URL in a journal: SHA-256 of its text without user, password and fragment, which do
 /// not name the file.
-pub(super) fn of_url(url: &url::Url) -> [u8; 32] {
+pub(super) fn url_digest(url: &url::Url) -> [u8; 32] {
     let mut url = url.clone();
     url.set_fragment(None);
     // Both fail only for URLs that have no host, and then there is nothing to remove.
@@ -77,13 +77,13 @@ mod tests {
             assert_eq!(hasher.finish(), Ok(()));
             wrong.update(b"d");
             let mismatch = wrong.finish().unwrap_err();
-            assert_eq!(format!("{}={}", mismatch.name, mismatch.want), want);
+            assert_eq!(format!("{}={}", mismatch.algorithm, mismatch.expected), want);
         }
     }
 
     #[test]
     fn a_password_or_fragment_makes_no_other_file() {
-        let digest = |url: &str| of_url(&url.parse().unwrap());
+        let digest = |url: &str| url_digest(&url.parse().unwrap());
         assert_eq!(digest("http://u:p@h/a#x"), digest("http://h/a"));
         assert_ne!(digest("http://h/a?v=1"), digest("http://h/a?v=2"));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use marline_core::units::DataSize;
 use rustix::io::Errno;
 
-use crate::name::quoted;
+use crate::name::quote_name;
 
 /// Why a download cannot be stored.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum StoreError {
     },
     /// The file system does not take the name: a reserved character, or bytes that are no text.
     #[error("{path}: the file system does not take this name: {why}; choose another name with -o{}", instead(path))]
-    BadName {
+    NameRefused {
         /// As the user gave it.
         path: PathBuf,
         /// In the system's words.
@@ -64,7 +64,7 @@ pub enum StoreError {
     },
     /// The file system cannot rename files: the complete file keeps its unfinished name.
     #[error("{path}: the file system cannot rename files; the complete file is {}", part.display())]
-    NoRename {
+    RenameUnsupported {
         /// The final name.
         path: PathBuf,
         /// Where the file is.
@@ -84,7 +84,7 @@ pub enum StoreError {
     #[error(
         "{}: {what}, and it is not marline's to overwrite; move it away, or choose another name with -o", part.display()
     )]
-    Foreign {
+    NotOurs {
         /// The name that is taken.
         part: PathBuf,
         /// What stands there.
@@ -94,7 +94,7 @@ pub enum StoreError {
     #[error(
         "{path}: another program has replaced or removed {} while it was written; run the command again", part.display()
     )]
-    Replaced {
+    PartReplaced {
         /// The final name.
         path: PathBuf,
         /// The unfinished file.
@@ -102,7 +102,7 @@ pub enum StoreError {
     },
     /// The name of the file is that of another download's unfinished file or journal.
     #[error("{path}: this is the unfinished state of another download; choose another name with -o")]
-    State {
+    IsPartialState {
         /// As the user gave it.
         path: PathBuf,
     },
@@ -110,7 +110,7 @@ pub enum StoreError {
     #[error(
         "disk full: {path} needs {need} more, {free} free on {on}; free some space or choose another place with -o"
     )]
-    WillNotFit {
+    NotEnoughSpace {
         /// The final name.
         path: PathBuf,
         /// Bytes that still have to be allocated.
@@ -122,7 +122,7 @@ pub enum StoreError {
     },
     /// The disk or the user's quota became full on the way.
     #[error("disk full: {path}: {why}; free some space and run the same command again")]
-    Full {
+    DiskFull {
         /// The file that did not get its bytes.
         path: PathBuf,
         /// In the system's words.
@@ -130,7 +130,7 @@ pub enum StoreError {
     },
     /// The disk does not keep what it was given.
     #[error("{path}: the disk failed: {why}; only what was safe before that is kept")]
-    Sync {
+    SyncFailed {
         /// The unfinished file.
         path: PathBuf,
         /// In the system's words.
@@ -158,7 +158,7 @@ pub enum StoreError {
     #[error(
         "{path}: the file changed on the server after {passed} had been passed on, and a stream cannot take them back; run the command again"
     )]
-    PassedOn {
+    ChangedAfterDelivery {
         /// The stream.
         path: PathBuf,
         /// What had been passed on.
@@ -166,7 +166,7 @@ pub enum StoreError {
     },
     /// Bytes came from beyond the window of a stream: a defect of the caller, refused so that memory stays bounded.
     #[error("{path}: bytes at {at} lie beyond the window, which ends at {end}")]
-    Window {
+    BeyondWindow {
         /// The stream.
         path: PathBuf,
         /// The first byte.
@@ -186,7 +186,7 @@ pub enum StoreError {
     },
     /// The file is not the one that the checksum is of.
     #[error("{path}: checksum mismatch: {name} is {got}, expected {want}; {kept}")]
-    Checksum {
+    ChecksumMismatch {
         /// The final name.
         path: PathBuf,
         /// `sha256` or `sha512`.
@@ -196,26 +196,26 @@ pub enum StoreError {
         /// In hexadecimal digits.
         want: String,
         /// What became of the bytes.
-        kept: Kept,
+        kept: Recoverable,
     },
 }
 
 /// What became of bytes that have another checksum than the user expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Recoverable {
     /// They are in this file, to look at; the next run starts from zero.
-    In(PathBuf),
+    InFile(PathBuf),
     /// They have been passed on.
-    PassedOn,
+    Delivered,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for Recoverable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::In(path) => {
+            Self::InFile(path) => {
                 write!(f, "the bytes are left in {} and the next run starts from zero", path.display())
             }
-            Self::PassedOn => f.write_str("its reader must throw them away"),
+            Self::Delivered => f.write_str("its reader must throw them away"),
         }
     }
 }
@@ -223,15 +223,19 @@ impl fmt::Display for Kept {
 /// A name that every file system takes, for the end of a sentence; nothing if there is none.
 fn instead(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let plain = super::fit::portable(&name);
-    if plain.is_empty() || plain == name { String::new() } else { format!(", for example {}", quoted(&plain)) }
+    let suggestion = super::portable_name::portable_name(&name);
+    if suggestion.is_empty() || suggestion == name {
+        String::new()
+    } else {
+        format!(", for example {}", quote_name(&suggestion))
+    }
 }
 
 impl StoreError {
     /// Whether the file system refused to open a new file for reading and writing.
-    pub(super) fn is_refusal(&self, part: &Path) -> bool {
+    pub(super) fn is_open_refused(&self, part: &Path) -> bool {
         match self {
-            Self::BadName { .. } => true,
+            Self::NameRefused { .. } => true,
             // Permission, as rclone says it; the next try shows whether it is that.
             Self::NotWritable { path, .. } => path == part,
             Self::Io { what: "opening", why, .. } => {
@@ -242,17 +246,17 @@ impl StoreError {
     }
 
     /// The error for `what` having failed on `path`.
-    pub(super) fn io(path: &Path, what: &'static str, why: io::Error) -> Self {
+    pub(super) fn io(path: &Path, operation: &'static str, why: io::Error) -> Self {
         let path = path.to_owned();
         match Errno::from_io_error(&why) {
-            Some(Errno::NOSPC | Errno::DQUOT) => Self::Full { path, why },
+            Some(Errno::NOSPC | Errno::DQUOT) => Self::DiskFull { path, why },
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Self::NotWritable { path, why },
-            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path, most: super::NAME_MAX },
+            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path, most: super::MAX_NAME_LEN },
             Some(Errno::FBIG) => {
                 Self::Io { path, what: "writing a file of this size (FAT takes less than 4 GiB)", why }
             }
             Some(Errno::ISDIR) => Self::IsDirectory { path },
-            _ => Self::Io { path, what, why },
+            _ => Self::Io { path, what: operation, why },
         }
     }
 }

@@ -24,34 +24,34 @@
 //! aio or io_uring for the writes were not used: a `pwrite` into the page cache is a copy, and a copy by another
 //! thread costs more than it saves at these rates.
 
+mod coalesce;
+mod completed_files;
 #[cfg(test)]
-mod crashes;
+mod crash_tests;
 mod digest;
-mod disk;
 mod error;
-mod finished;
-mod fit;
-mod found;
-mod inorder;
-mod key;
-mod log;
 #[cfg(test)]
-mod model;
+mod fake_fs;
+mod fs;
 #[cfg(test)]
-mod odd;
-mod order;
-mod part;
-mod place;
+mod fs_quirks;
+mod fsync_thread;
+mod journal_file;
+mod mac_key;
+mod memory_stream;
+mod partial_file;
+mod paths;
+mod portable_name;
+mod reorder_buffer;
+mod resume;
+mod sequential_file;
+mod stream_writer;
 #[cfg(test)]
-mod planted;
-#[cfg(test)]
-mod quirks;
-mod reader;
-mod runs;
-mod stream;
-mod syncer;
+mod tampering_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unusual_fs_tests;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -67,36 +67,36 @@ use marline_net::checksum::Checksum;
 use tokio::sync::Notify;
 use url::Url;
 
-pub use error::{Kept, StoreError};
-pub(crate) use finished::{Finished, Record};
-pub use found::StartOver;
-pub use place::NAME_MAX;
-pub(crate) use place::RESERVED;
-pub use reader::{Identity, Reader};
+pub(crate) use completed_files::{CompletedFile, CompletedFiles};
+pub use error::{Recoverable, StoreError};
+pub use memory_stream::{Reader, StreamIdentity};
+pub use paths::MAX_NAME_LEN;
+pub(crate) use paths::PART_SUFFIXES;
+pub use resume::RestartReason;
 
 use digest::{Hasher, Mismatch};
-use disk::{Disk as _, Os};
-use inorder::InOrder;
-use part::Part;
-use place::Place;
-use stream::{Sink, Stream};
+use fs::{FileSystem as _, OsFileSystem};
+use partial_file::PartialFile;
+use paths::DownloadPaths;
+use sequential_file::SequentialFile;
+use stream_writer::{StreamTarget, StreamWriter};
 
 /// How far a stream's pieces may run ahead of its reader. Chosen: 400 Mbit/s for a third of a second, more than
 /// links that differ by a few hundred milliseconds need.
-pub const WINDOW: DataSize = DataSize::from_mib(16);
+pub const STREAM_WINDOW: DataSize = DataSize::from_mib(16);
 
 /// What the user's key is used for here.
-const PURPOSE: &str = "marline journal of a download, format 2";
+const KEY_PURPOSE: &str = "marline journal of a download, format 2";
 
 /// One download's bytes.
 #[derive(Debug)]
 pub struct Store {
-    kind: Kind,
+    backend: Backend,
     /// What the user called it; none: standard output.
-    called: Option<PathBuf>,
+    requested_path: Option<PathBuf>,
     checksum: Option<Checksum>,
     /// The checksum under way.
-    checking: Option<Checking>,
+    checksum_run: Option<ChecksumRun>,
     total: Option<DataSize>,
     /// What the user should read.
     notes: Vec<String>,
@@ -104,22 +104,22 @@ pub struct Store {
 
 /// A complete file that is being read for its checksum.
 #[derive(Debug)]
-struct Checking {
+struct ChecksumRun {
     hasher: Hasher,
     /// One past the last byte that was read.
-    at: u64,
+    offset: u64,
     total: u64,
-    piece: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
-enum Kind {
-    File(Box<Part<Os>>),
-    InOrder(Box<InOrder>),
-    Stream(Box<Stream>),
-    Reader(reader::Writer),
+enum Backend {
+    File(Box<PartialFile<OsFileSystem>>),
+    Sequential(Box<SequentialFile>),
+    Stream(Box<StreamWriter>),
+    Reader(memory_stream::Writer),
     /// `/dev/null`.
-    Nowhere,
+    Null,
 }
 
 /// A store, and what an earlier run left in it.
@@ -130,7 +130,7 @@ pub struct Opened {
     /// What is there already.
     pub resume: Option<Resume>,
     /// Why what is there is not used; one line for the user.
-    pub start_over: Option<StartOver>,
+    pub restart_reason: Option<RestartReason>,
 }
 
 impl Store {
@@ -148,38 +148,50 @@ impl Store {
         };
         if let Some(meta) = meta.as_ref().filter(|meta| !meta.is_file()) {
             let null = meta.file_type().is_char_device() && path == Path::new("/dev/null");
-            let stream = || Box::new(Stream::new(path.to_owned(), Sink::Path(path.to_owned()), WINDOW));
-            let kind = if null { Kind::Nowhere } else { Kind::Stream(stream()) };
-            return Ok(Opened { store: Self::of(kind, Some(path)), resume: None, start_over: None });
+            let stream = || {
+                Box::new(StreamWriter::new(
+                    path.to_owned(),
+                    StreamTarget::PathToOpen(path.to_owned()),
+                    STREAM_WINDOW,
+                ))
+            };
+            let kind = if null { Backend::Null } else { Backend::Stream(stream()) };
+            return Ok(Opened { store: Self::new(kind, Some(path)), resume: None, restart_reason: None });
         }
         // Through a symbolic link, as a plain write would go; a rename would replace the link itself.
         let real = if path.is_symlink() { path.canonicalize().ok() } else { None };
         let real = real.unwrap_or_else(|| path.to_owned());
-        let most = Os::default().longest_name(place::dir_of(&real));
-        let place = Place::new(&real, most);
-        if real.file_name().is_none_or(|name| name.len() > most) {
-            return Err(StoreError::NameTooLong { path: path.to_owned(), most });
+        let max_len = OsFileSystem::default().max_name_len(paths::parent_dir(&real));
+        let paths = DownloadPaths::new(&real, max_len);
+        if real.file_name().is_none_or(|name| name.len() > max_len) {
+            return Err(StoreError::NameTooLong { path: path.to_owned(), most: max_len });
         }
-        if !place.dir.is_dir() {
-            return Err(StoreError::NoDirectory { path: path.to_owned(), dir: place.dir });
+        if !paths.dir.is_dir() {
+            return Err(StoreError::NoDirectory { path: path.to_owned(), dir: paths.dir });
         }
-        if place::is_state(&real) {
-            return Err(StoreError::State { path: path.to_owned() });
+        if paths::is_partial_state(&real) {
+            return Err(StoreError::IsPartialState { path: path.to_owned() });
         }
-        let urls: Vec<_> = urls.iter().map(digest::of_url).collect();
-        match Part::open(Os::default(), place.clone(), &urls) {
-            Ok((part, found)) if part.takes_any_order() => {
-                let (resume, start_over) = found.split(&urls);
-                Ok(Opened { store: Self::of(Kind::File(Box::new(part)), Some(path)), resume, start_over })
+        let urls: Vec<_> = urls.iter().map(digest::url_digest).collect();
+        match PartialFile::open(OsFileSystem::default(), paths.clone(), &urls) {
+            Ok((part, existing)) if part.supports_random_writes() => {
+                let (resume, start_over) = existing.into_resume(&urls);
+                Ok(Opened {
+                    store: Self::new(Backend::File(Box::new(part)), Some(path)),
+                    resume,
+                    restart_reason: start_over,
+                })
             }
             Ok((part, _)) => {
-                Self::in_order(part.give_way()?, path).map_err(|e| StoreError::io(&place.part, "opening", e))
+                Self::open_sequential(part.abandon()?, path).map_err(|e| StoreError::io(&paths.part, "opening", e))
             }
             // Some take a file only when it is open for nothing but writing.
-            Err(why) if why.is_refusal(&place.part) => Self::in_order(place, path).map_err(|_| match why {
-                StoreError::BadName { why, .. } => StoreError::BadName { path: path.to_owned(), why },
-                why => why,
-            }),
+            Err(why) if why.is_open_refused(&paths.part) => {
+                Self::open_sequential(paths, path).map_err(|_| match why {
+                    StoreError::NameRefused { why, .. } => StoreError::NameRefused { path: path.to_owned(), why },
+                    why => why,
+                })
+            }
             Err(why) => Err(why),
         }
     }
@@ -191,31 +203,31 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_suggested(path: &Path, urls: &[Url]) -> Result<Opened, StoreError> {
         let Some(name) = path.file_name().and_then(OsStr::to_str) else { return Self::open(path, urls) };
-        let most = Os::default().longest_name(place::dir_of(path));
-        let mut refused = None;
-        for candidate in fit::candidates(name, most) {
+        let max_len = OsFileSystem::default().max_name_len(paths::parent_dir(path));
+        let mut first_error = None;
+        for candidate in portable_name::name_candidates(name, max_len) {
             match Self::open(&path.with_file_name(&candidate), urls) {
-                Err(why @ (StoreError::BadName { .. } | StoreError::NameTooLong { .. })) => {
-                    refused.get_or_insert(why);
+                Err(why @ (StoreError::NameRefused { .. } | StoreError::NameTooLong { .. })) => {
+                    first_error.get_or_insert(why);
                 }
                 Ok(mut opened) => {
-                    opened.store.notes.extend((candidate != name).then(|| place::adapted(name, &candidate)));
+                    opened.store.notes.extend((candidate != name).then(|| paths::adapted_note(name, &candidate)));
                     return Ok(opened);
                 }
                 Err(why) => return Err(why),
             }
         }
-        Err(refused.unwrap_or_else(|| StoreError::NameTooLong { path: path.to_owned(), most: 0 }))
+        Err(first_error.unwrap_or_else(|| StoreError::NameTooLong { path: path.to_owned(), most: 0 }))
     }
 
     /// The file, written from its first byte to its last.
-    fn in_order(place: Place, path: &Path) -> io::Result<Opened> {
-        let dir = place.dir.display().to_string();
-        let mut store = Self::of(Kind::InOrder(Box::new(InOrder::create(place)?)), Some(path));
+    fn open_sequential(paths: DownloadPaths, path: &Path) -> io::Result<Opened> {
+        let dir = paths.dir.display().to_string();
+        let mut store = Self::new(Backend::Sequential(Box::new(SequentialFile::create(paths)?)), Some(path));
         store.notes.push(format!(
             "{dir}: this file system takes bytes only in order; the download cannot be resumed if it is interrupted"
         ));
-        Ok(Opened { store, resume: None, start_over: None })
+        Ok(Opened { store, resume: None, restart_reason: None })
     }
 
     /// Standard output.
@@ -228,114 +240,121 @@ impl Store {
             return Err(StoreError::io(&path, "opening", rustix::io::Errno::BADF.into()));
         }
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(|e| StoreError::io(&path, "opening", e))?;
-        Ok(Self::of(Kind::Stream(Box::new(Stream::new(path, Sink::Open(File::from(fd)), WINDOW))), None))
+        Ok(Self::new(
+            Backend::Stream(Box::new(StreamWriter::new(
+                path,
+                StreamTarget::OpenFile(File::from(fd)),
+                STREAM_WINDOW,
+            ))),
+            None,
+        ))
     }
 
     /// For a reader within this program, of the bytes from `from` onwards. With `fixed` it knows the file already.
     pub(crate) fn for_reader(from: u64, window: DataSize, fixed: bool) -> (Self, Reader) {
-        let (writer, reader) = reader::pair(from, window, fixed);
-        (Self::of(Kind::Reader(writer), None), reader)
+        let (writer, reader) = memory_stream::reader_pair(from, window, fixed);
+        (Self::new(Backend::Reader(writer), None), reader)
     }
 
-    fn of(kind: Kind, called: Option<&Path>) -> Self {
+    fn new(kind: Backend, called: Option<&Path>) -> Self {
         Self {
-            kind,
-            called: called.map(Path::to_owned),
+            backend: kind,
+            requested_path: called.map(Path::to_owned),
             checksum: None,
-            checking: None,
+            checksum_run: None,
             total: None,
             notes: Vec::new(),
         }
     }
 
     /// What the whole must hash to. To be called before the first [`Store::write`].
-    pub fn expect(&mut self, checksum: Checksum) {
-        match &mut self.kind {
-            Kind::File(_) => self.checksum = Some(checksum),
-            Kind::InOrder(file) => file.stream.expect(Hasher::new(&checksum)),
-            Kind::Stream(stream) => stream.expect(Hasher::new(&checksum)),
+    pub fn expect_checksum(&mut self, checksum: Checksum) {
+        match &mut self.backend {
+            Backend::File(_) => self.checksum = Some(checksum),
+            Backend::Sequential(file) => file.stream.set_hasher(Hasher::new(&checksum)),
+            Backend::Stream(stream) => stream.set_hasher(Hasher::new(&checksum)),
             // Nobody asks for one: the player would have to be told after it has played.
-            Kind::Reader(_) => {}
-            Kind::Nowhere => {
+            Backend::Reader(_) => {}
+            Backend::Null => {
                 let path = PathBuf::from("/dev/null");
-                let mut stream = Stream::new(path.clone(), Sink::Path(path), WINDOW);
-                stream.expect(Hasher::new(&checksum));
-                self.kind = Kind::Stream(Box::new(stream));
+                let mut stream = StreamWriter::new(path.clone(), StreamTarget::PathToOpen(path), STREAM_WINDOW);
+                stream.set_hasher(Hasher::new(&checksum));
+                self.backend = Backend::Stream(Box::new(stream));
             }
         }
     }
 
     /// Whether a digest that becomes known on the way can still be compared: streams have passed bytes on by then.
-    pub fn can_be_checked_later(&self) -> bool {
-        matches!(self.kind, Kind::File(_))
+    pub fn supports_late_checksum(&self) -> bool {
+        matches!(self.backend, Backend::File(_))
     }
 
     /// For streams: how far beyond [`Store::consumed`] a write may reach. None: any order will do.
     pub fn window(&self) -> Option<DataSize> {
-        match &self.kind {
-            Kind::InOrder(file) => Some(file.stream.window()),
-            Kind::Stream(stream) => Some(stream.window()),
-            Kind::Reader(writer) => Some(writer.window()),
-            Kind::File(_) | Kind::Nowhere => None,
+        match &self.backend {
+            Backend::Sequential(file) => Some(file.stream.window()),
+            Backend::Stream(stream) => Some(stream.window()),
+            Backend::Reader(writer) => Some(writer.window()),
+            Backend::File(_) | Backend::Null => None,
         }
     }
 
     /// For streams: one past the last byte that the reader has taken. Zero for files.
     pub fn consumed(&self) -> u64 {
-        match &self.kind {
-            Kind::InOrder(file) => file.stream.taken(),
-            Kind::Stream(stream) => stream.taken(),
-            Kind::Reader(writer) => writer.taken(),
-            Kind::File(_) | Kind::Nowhere => 0,
+        match &self.backend {
+            Backend::Sequential(file) => file.stream.consumed_end(),
+            Backend::Stream(stream) => stream.consumed_end(),
+            Backend::Reader(writer) => writer.consumed_end(),
+            Backend::File(_) | Backend::Null => 0,
         }
     }
 
     /// For streams: told when [`Store::consumed`] has grown or the reader is gone ([`Store::tick`] then says so).
-    pub fn wake(&self) -> Option<Arc<Notify>> {
-        match &self.kind {
-            Kind::InOrder(file) => Some(file.stream.wake()),
-            Kind::Stream(stream) => Some(stream.wake()),
-            Kind::Reader(writer) => Some(writer.notify()),
-            Kind::File(_) | Kind::Nowhere => None,
+    pub fn reader_notify(&self) -> Option<Arc<Notify>> {
+        match &self.backend {
+            Backend::Sequential(file) => Some(file.stream.consumed_notify()),
+            Backend::Stream(stream) => Some(stream.consumed_notify()),
+            Backend::Reader(writer) => Some(writer.consumed_notify()),
+            Backend::File(_) | Backend::Null => None,
         }
     }
 
     /// The final name is another one, in the same directory (Content-Disposition). A name that a server chose
     /// replaces no file: if it is taken, a number is put behind it. A name that the file system does not take is adapted
     /// to it, and [`Store::take_note`] says so; one with a slash is ignored. Without effect on streams.
-    pub fn name(&mut self, name: &OsStr) {
-        let note = match &mut self.kind {
-            Kind::File(part) => part.suggest(name),
-            Kind::InOrder(file) => file.place.suggest(&Os::default(), name),
-            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => return,
+    pub fn suggest_name(&mut self, name: &OsStr) {
+        let note = match &mut self.backend {
+            Backend::File(part) => part.suggest_name(name),
+            Backend::Sequential(file) => file.paths.suggest_name(&OsFileSystem::default(), name),
+            Backend::Stream(_) | Backend::Reader(_) | Backend::Null => return,
         };
         self.notes.extend(note);
-        self.called = None;
+        self.requested_path = None;
     }
 
     /// The final name is this one, in the same directory. `replaces`: a file that has it is replaced; otherwise a number
     /// is put behind it. Without effect on streams.
-    pub(crate) fn call(&mut self, name: &OsStr, replaces: bool) {
-        self.name(name);
-        match &mut self.kind {
-            Kind::File(part) => part.place_mut().keep_old = !replaces,
-            Kind::InOrder(file) => file.place.keep_old = !replaces,
-            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => {}
+    pub(crate) fn set_final_name(&mut self, name: &OsStr, replaces: bool) {
+        self.suggest_name(name);
+        match &mut self.backend {
+            Backend::File(part) => part.paths_mut().keep_existing = !replaces,
+            Backend::Sequential(file) => file.paths.keep_existing = !replaces,
+            Backend::Stream(_) | Backend::Reader(_) | Backend::Null => {}
         }
     }
 
     /// What comes from now on is of this URL.
-    pub(crate) fn set_source(&mut self, url: &Url) {
-        if let Kind::File(part) = &mut self.kind {
-            part.set_url(digest::of_url(url));
+    pub(crate) fn set_url(&mut self, url: &Url) {
+        if let Backend::File(part) = &mut self.backend {
+            part.set_url_digest(digest::url_digest(url));
         }
     }
 
     /// Reads some bytes that are in their place; none of a stream.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<usize, StoreError> {
-        match &self.kind {
-            Kind::File(part) => part.read(at, bytes),
-            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(0),
+        match &self.backend {
+            Backend::File(part) => part.read(at, bytes),
+            Backend::Sequential(_) | Backend::Stream(_) | Backend::Reader(_) | Backend::Null => Ok(0),
         }
     }
 
@@ -343,16 +362,20 @@ impl Store {
     ///
     /// # Errors
     /// When the disk has no room for it, or the journal cannot be written.
-    pub fn identified(&mut self, total: Option<DataSize>, validator: Option<&Validator>) -> Result<(), StoreError> {
+    pub fn on_identified(
+        &mut self,
+        total: Option<DataSize>,
+        validator: Option<&Validator>,
+    ) -> Result<(), StoreError> {
         self.total = total;
-        match &mut self.kind {
-            Kind::File(part) => part.identified(total, validator),
-            Kind::InOrder(file) => total.map_or(Ok(()), |total| file.identified(total)),
-            Kind::Reader(writer) => {
-                writer.identified(total, validator);
+        match &mut self.backend {
+            Backend::File(part) => part.on_identified(total, validator),
+            Backend::Sequential(file) => total.map_or(Ok(()), |total| file.check_space(total)),
+            Backend::Reader(writer) => {
+                writer.on_identified(total, validator);
                 Ok(())
             }
-            Kind::Stream(_) | Kind::Nowhere => Ok(()),
+            Backend::Stream(_) | Backend::Null => Ok(()),
         }
     }
 
@@ -361,10 +384,10 @@ impl Store {
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub fn note_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
-        match &mut self.kind {
-            Kind::File(part) => part.note_modified(etag, modified),
-            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(None),
+    pub fn set_last_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
+        match &mut self.backend {
+            Backend::File(part) => part.set_last_modified(etag, modified),
+            Backend::Sequential(_) | Backend::Stream(_) | Backend::Reader(_) | Backend::Null => Ok(None),
         }
     }
 
@@ -374,12 +397,12 @@ impl Store {
     /// # Errors
     /// When the disk is full or fails, the reader is gone, or a piece lies beyond a stream's window.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        match &mut self.kind {
-            Kind::File(part) => part.write(at, bytes),
-            Kind::InOrder(file) => file.stream.write(at, bytes),
-            Kind::Stream(stream) => stream.write(at, bytes),
-            Kind::Reader(writer) => writer.write(at, bytes),
-            Kind::Nowhere => Ok(()),
+        match &mut self.backend {
+            Backend::File(part) => part.write(at, bytes),
+            Backend::Sequential(file) => file.stream.write(at, bytes),
+            Backend::Stream(stream) => stream.write(at, bytes),
+            Backend::Reader(writer) => writer.write(at, bytes),
+            Backend::Null => Ok(()),
         }
     }
 
@@ -388,29 +411,29 @@ impl Store {
     /// # Errors
     /// As [`Store::write`], for what happened in the background.
     pub fn tick(&mut self, now: Instant) -> Result<(), StoreError> {
-        match &mut self.kind {
-            Kind::File(part) => part.tick(now),
-            Kind::InOrder(file) => file.stream.check(),
-            Kind::Stream(stream) => stream.check(),
-            Kind::Reader(writer) => writer.check(),
-            Kind::Nowhere => Ok(()),
+        match &mut self.backend {
+            Backend::File(part) => part.tick(now),
+            Backend::Sequential(file) => file.stream.check_reader(),
+            Backend::Stream(stream) => stream.check_reader(),
+            Backend::Reader(writer) => writer.check_reader(),
+            Backend::Null => Ok(()),
         }
     }
 
     /// A line for the user about how the bytes are stored, once it is known.
     pub fn take_note(&mut self) -> Option<String> {
-        match &mut self.kind {
+        match &mut self.backend {
             _ if !self.notes.is_empty() => Some(self.notes.remove(0)),
-            Kind::File(part) => part.take_note(),
-            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
+            Backend::File(part) => part.take_note(),
+            Backend::Sequential(_) | Backend::Stream(_) | Backend::Reader(_) | Backend::Null => None,
         }
     }
 
     /// When [`Store::tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
-        match &self.kind {
-            Kind::File(part) => part.deadline(),
-            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
+        match &self.backend {
+            Backend::File(part) => part.deadline(),
+            Backend::Sequential(_) | Backend::Stream(_) | Backend::Reader(_) | Backend::Null => None,
         }
     }
 
@@ -420,12 +443,12 @@ impl Store {
     /// When that fails, or a stream's reader has already had some of it.
     pub fn restart(&mut self) -> Result<(), StoreError> {
         self.total = None;
-        match &mut self.kind {
-            Kind::File(part) => part.restart(),
-            Kind::InOrder(file) => file.stream.restart(),
-            Kind::Stream(stream) => stream.restart(),
-            Kind::Reader(writer) => writer.restart(),
-            Kind::Nowhere => Ok(()),
+        match &mut self.backend {
+            Backend::File(part) => part.restart(),
+            Backend::Sequential(file) => file.stream.restart(),
+            Backend::Stream(stream) => stream.restart(),
+            Backend::Reader(writer) => writer.restart(),
+            Backend::Null => Ok(()),
         }
     }
 
@@ -434,28 +457,35 @@ impl Store {
     ///
     /// # Errors
     /// When bytes are missing, the checksum is another one, or the disk fails.
-    pub fn check(&mut self) -> Result<Option<u64>, StoreError> {
-        let Kind::File(part) = &mut self.kind else { return Ok(None) };
-        let mut checking = match (self.checking.take(), &self.checksum) {
+    pub fn check_step(&mut self) -> Result<Option<u64>, StoreError> {
+        let Backend::File(part) = &mut self.backend else { return Ok(None) };
+        let mut checking = match (self.checksum_run.take(), &self.checksum) {
             (Some(checking), _) => checking,
             (None, None) => return Ok(None),
             (None, Some(checksum)) => {
                 let hasher = Hasher::new(checksum);
-                Checking { hasher, at: 0, total: part.whole()?, piece: vec![0; PIECE] }
+                ChecksumRun { hasher, offset: 0, total: part.check_complete()?, buffer: vec![0; CHECK_LEN] }
             }
         };
-        let len = if checking.at < checking.total { part.read(checking.at, &mut checking.piece)? } else { 0 };
+        let len =
+            if checking.offset < checking.total { part.read(checking.offset, &mut checking.buffer)? } else { 0 };
         if len > 0 {
-            checking.hasher.update(checking.piece.get(..len).unwrap_or_default());
-            checking.at += len as u64;
-            let at = checking.at;
-            self.checking = Some(checking);
+            checking.hasher.update(checking.buffer.get(..len).unwrap_or_default());
+            checking.offset += len as u64;
+            let at = checking.offset;
+            self.checksum_run = Some(checking);
             return Ok(Some(at));
         }
-        checking.hasher.finish().map_err(|Mismatch { name, got, want }| {
-            let path = part.place().path.clone();
-            match part.distrust() {
-                Ok(kept) => StoreError::Checksum { path, name, got, want, kept: Kept::In(kept.to_owned()) },
+        checking.hasher.finish().map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
+            let path = part.paths().final_path.clone();
+            match part.invalidate() {
+                Ok(part_path) => StoreError::ChecksumMismatch {
+                    path,
+                    name,
+                    got,
+                    want,
+                    kept: Recoverable::InFile(part_path.to_owned()),
+                },
                 Err(e) => e,
             }
         })?;
@@ -470,20 +500,20 @@ impl Store {
     /// # Errors
     /// When bytes are missing, the checksum is another one, or the disk fails.
     pub fn finish(mut self) -> Result<Option<PathBuf>, StoreError> {
-        while self.check()?.is_some() {}
-        let Self { kind, called, total, .. } = self;
+        while self.check_step()?.is_some() {}
+        let Self { backend: kind, requested_path: called, total, .. } = self;
         match kind {
-            Kind::File(mut part) => {
-                part.complete()?;
+            Backend::File(mut part) => {
+                part.complete_and_sync()?;
                 let path = part.publish()?;
                 Ok(Some(called.unwrap_or(path)))
             }
-            Kind::InOrder(file) => {
+            Backend::Sequential(file) => {
                 let path = file.finish(total.map(DataSize::bytes))?;
                 Ok(Some(called.unwrap_or(path)))
             }
-            Kind::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| called),
-            Kind::Reader(_) | Kind::Nowhere => Ok(called),
+            Backend::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| called),
+            Backend::Reader(_) | Backend::Null => Ok(called),
         }
     }
 
@@ -492,29 +522,29 @@ impl Store {
     /// # Errors
     /// When the disk fails.
     pub fn suspend(self) -> Result<bool, StoreError> {
-        match self.kind {
-            Kind::File(part) => part.suspend(),
-            Kind::InOrder(file) => file.abandon().map(|()| false),
-            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(false),
+        match self.backend {
+            Backend::File(part) => part.suspend(),
+            Backend::Sequential(file) => file.abandon().map(|()| false),
+            Backend::Stream(_) | Backend::Reader(_) | Backend::Null => Ok(false),
         }
     }
 }
 
 /// Whether a file at `other` would be the one at `path`, or be in the way of it while it is unfinished.
-pub(crate) fn is_of(other: &Path, path: &Path) -> bool {
+pub(crate) fn conflicts_with(other: &Path, path: &Path) -> bool {
     // A device takes what anybody writes.
     if path.metadata().is_ok_and(|meta| !meta.is_file()) {
         return false;
     }
-    let path = place::followed(path);
-    let place = Place::new(&path, Os::default().longest_name(place::dir_of(&path)));
-    let other = place::followed(other);
-    let names = [&place.path, &place.part, &place.journal, &place.new_journal];
-    names.into_iter().any(|name| place::is_same(&other, name))
+    let path = paths::follow_symlinks(path);
+    let paths = DownloadPaths::new(&path, OsFileSystem::default().max_name_len(paths::parent_dir(&path)));
+    let other = paths::follow_symlinks(other);
+    let names = [&paths.final_path, &paths.part, &paths.journal, &paths.new_journal];
+    names.into_iter().any(|name| paths::is_same_file(&other, name))
 }
 
 /// Whether a file at `other` is the one to which standard output goes.
-pub(crate) fn is_stdout(other: &Path) -> bool {
+pub(crate) fn is_stdout_file(other: &Path) -> bool {
     let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return false };
     match (other.metadata(), File::from(out).metadata()) {
         (Ok(other), Ok(out)) => out.is_file() && (other.dev(), other.ino()) == (out.dev(), out.ino()),
@@ -523,4 +553,4 @@ pub(crate) fn is_stdout(other: &Path) -> bool {
 }
 
 /// Read at once for a checksum. chosen: half a millisecond of SHA-256.
-const PIECE: usize = 256 * 1024;
+const CHECK_LEN: usize = 256 * 1024;

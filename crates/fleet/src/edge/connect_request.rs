@@ -1,6 +1,5 @@
-//! One request for a tunnel over a connection that stands, and what a relay answers.
-//!
-//! In: a connection and a target. Out: the tunnel, or why not. An answer has at most [`LONGEST`] bytes.
+//! Requests a tunnel over an open connection to a relay (HTTP CONNECT), and parses the relay's response. A response head is limited to
+//! [`MAX_RESPONSE_LEN`] bytes.
 
 use std::io;
 use std::time::Duration;
@@ -11,22 +10,23 @@ use tokio::time::timeout;
 use super::dial::RelayConn;
 use crate::tunnel::Target;
 
-/// What a relay needs to reach a server, and then some.
+/// Longer than a relay needs to reach a server.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(16);
-/// The longest answer of a relay.
+/// The maximum length of a relay's response head, in bytes.
 const MAX_RESPONSE_LEN: usize = 4096;
 
-/// Why there is no tunnel.
+/// Why no tunnel was opened.
 #[derive(Debug)]
 pub(super) enum ConnectError {
-    /// What the relay has answered.
+    /// The relay's error response.
     Refused(Answer),
-    /// The connection is no good.
+    /// The connection failed.
     Connection(io::Error),
 }
 
 impl ConnectError {
-    /// The connection is no good, or was given up before the request came: what it says is no answer to it.
+    /// Whether the connection failed, or was closed before the request arrived: then a response that was received does not belong to the
+    /// request.
     pub(super) fn is_no_answer(&self) -> bool {
         match self {
             Self::Connection(_) => true,
@@ -35,19 +35,19 @@ impl ConnectError {
     }
 }
 
-/// What a relay answers.
+/// A relay's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Why, of the words that an edge decides by or passes on ([`ERRORS`], RFC 9209).
+    /// The error type, if it is one that an edge decides by or passes on ([`ERRORS`], RFC 9209).
     pub(crate) error: Option<&'static str>,
     /// The reason as text for the user.
     pub(crate) words: String,
-    /// How long its head is.
+    /// Length of the response head in bytes.
     pub(crate) len: usize,
 }
 
-/// Asks for a tunnel; with it comes what came behind the answer.
+/// Requests a tunnel. Also returns the payload that arrived after the response head.
 pub(super) async fn request_tunnel(
     mut conn: RelayConn,
     target: &Target,
@@ -75,14 +75,14 @@ pub(super) async fn request_tunnel(
     }
 }
 
-/// A relay's answer; none: there is more to come.
+/// Parses a relay's response; `None`: it is not complete yet.
 pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<Answer>> {
     let mut fields = [httparse::EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
     match head.parse(bytes) {
         Ok(httparse::Status::Complete(len)) => {
-            let status = head.code.ok_or_else(|| bad("an answer without a status"))?;
+            let status = head.code.ok_or_else(|| bad("a response without a status"))?;
             let proxy_status = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case("proxy-status"));
             let details = proxy_status.map_or(head.reason.unwrap_or_default().to_owned(), |field| {
                 let text = String::from_utf8_lossy(field.value).into_owned();
@@ -93,14 +93,14 @@ pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<Answer>> {
             Ok(Some(Answer { status, error, words: details, len }))
         }
         Ok(httparse::Status::Partial) if bytes.len() < MAX_RESPONSE_LEN => Ok(None),
-        Ok(httparse::Status::Partial) => Err(bad("the answer is too long")),
+        Ok(httparse::Status::Partial) => Err(bad("the response head is too long")),
         Err(error) => Err(bad(&error.to_string())),
     }
 }
 
-/// HTTP's status of a relay that has waited for long enough.
+/// HTTP status of a relay that has waited too long for a request.
 pub(super) const TIMED_OUT: u16 = 408;
-/// Those of the errors of RFC 9209, section 2.3, that a relay answers with where it does not reach a server.
+/// The errors of RFC 9209 section 2.3 that a relay returns if it cannot reach a server.
 const ERRORS: [&str; 7] = [
     "connection_refused",
     "connection_timeout",
@@ -111,7 +111,7 @@ const ERRORS: [&str; 7] = [
     "http_request_denied",
 ];
 
-/// The error in a field `Proxy-Status`; none: it names none, or another one.
+/// The error type in a `Proxy-Status` field; `None`: it has none, or another one.
 fn error(field: &str) -> Option<&'static str> {
     let parameters = field.split_once("details=").map_or(field, |(before, _)| before).split(';');
     let word = parameters.filter_map(|parameter| parameter.trim().strip_prefix("error=")).next()?.trim();
@@ -124,7 +124,7 @@ mod tests {
     use crate::tunnel::{Problem, Status};
 
     #[test]
-    fn a_relays_answers_are_understood() {
+    fn a_relays_responses_are_parsed() {
         assert_eq!(
             parse_response(crate::tunnel::CONNECTED.as_bytes()).unwrap(),
             Some(Answer { status: 200, error: None, words: "Connection established".to_owned(), len: 39 })

@@ -1,13 +1,13 @@
-//! The rest of a LAN's packets on their way: what [`Rest`] decides, done to the kernel.
+//! Routes LAN packets that no tunnel carries over the link that [`UdpLinkSelector`] chooses.
 //!
-//! In: the links at each look, and the kernel's word that something about its interfaces or routes has changed. Out: the way
-//! ([`Beyond`]), and how it stands ([`RestNow`]).
+//! The driver combines samples of the links with the kernel's notifications about interfaces and routes. It sets the route ([`Beyond`]) and
+//! publishes the state ([`UdpLinkState`]).
 //!
-//! 1. A link without carrier, address or default route is left as soon as the kernel says so: the looks are two seconds apart.
-//! 2. It is looked at most once in [`PAUSE`], whatever the kernel says.
-//! 3. This host's own name queries leave a link of the default route that fails as well ([`names`]).
-//! 4. What the kernel refuses is told once, and tried again at the next look; meanwhile the host's own default route counts. The rest and
-//!    name queries are independent of each other in this.
+//! 1. A link without carrier, address or default route is left as soon as the kernel reports it, because samples are two seconds apart.
+//! 2. Updates are at least [`MIN_INTERVAL`] apart, however often the kernel reports changes.
+//! 3. This host's own DNS queries also leave the link of the default route if it fails ([`names`]).
+//! 4. A route that the kernel refuses is logged once, and tried again at the next sample; until then packets follow the host's own default
+//!    route. This holds for LAN packets and DNS queries independently.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::units::Instant;
-use marline_net::links::{Interface, Monitor, Survey, Verdict, survey};
+use marline_net::links::{Interface, InterfaceList, Monitor, Usability, list_interfaces};
 use marline_paths::gateway::{Beyond, NameLinks};
 
 use super::Edge;
@@ -25,14 +25,14 @@ use super::link_rates::LinkState;
 use super::names::{self, NamesNow};
 use super::udp_link::{UdpLinkReason, UdpLinkSelector, UdpLinkState};
 
-/// chosen: a link that comes or goes changes a dozen things within it.
+/// chosen: a link that appears or disappears causes a dozen changes within this time.
 const MIN_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Leads the rest over the best single link until dropped.
+/// Routes LAN packets over the best single link until dropped.
 pub(super) async fn run(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
     let (epoch, mut links) = (std::time::Instant::now(), edge.links.subscribe());
     let (mut silent, mut nameless) = (edge.unanswered_links.subscribe(), edge.nameless.subscribe());
-    // Without it there are the looks.
+    // Without a monitor the periodic samples suffice.
     let mut monitor = Monitor::new().ok();
     let (mut rest, mut refused) = (UdpLinkSelector::default(), [None, None]);
     loop {
@@ -56,7 +56,7 @@ pub(super) async fn run(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
                 Some(Followed { led: Err(io::Error::other(error)), ..Followed::default() })
             }
         };
-        // What cannot be looked at is as it was.
+        // Without a survey of the interfaces the state is unchanged.
         if let Some(followed) = followed {
             publish(edge, followed, rest.now(), &mut refused);
         }
@@ -70,14 +70,14 @@ pub(super) async fn run(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
     }
 }
 
-/// What a look has led to.
+/// Result of an update.
 #[derive(Debug)]
 struct Followed {
     /// The interfaces of the host's own default routes.
     own: BTreeSet<String>,
-    /// Whether the kernel leads the rest as it was decided.
+    /// Whether the kernel accepted the chosen route for LAN packets.
     led: io::Result<()>,
-    /// The way of name queries, with the kernel's refusal.
+    /// The links of DNS queries, with the error if the kernel refused them.
     names: NamesNow,
 }
 
@@ -88,7 +88,7 @@ impl Default for Followed {
 }
 
 impl Followed {
-    /// How the rest stands after what was decided.
+    /// The state of LAN packets: what was decided, if the kernel accepted it.
     fn rest(&self, decided: &UdpLinkState) -> UdpLinkState {
         match self.led {
             Ok(()) => decided.clone(),
@@ -96,21 +96,21 @@ impl Followed {
         }
     }
 
-    /// The interfaces by which packets leave whose fate no connection of the edge shows: the rest's, and name queries'. Those of the host's own
-    /// default routes are there in any case: name queries return to them.
+    /// The interfaces that carry packets which no connection of the edge monitors: those of LAN packets and of DNS queries. The interfaces
+    /// of the host's own default routes are always included, because DNS queries return to them.
     fn passing(&self, rest: &UdpLinkState) -> BTreeSet<String> {
         self.own.iter().chain(&rest.link).cloned().collect()
     }
 }
 
-/// Tells how the rest and name queries stand; `refused` is what the kernel has refused before.
+/// Publishes the state of LAN packets and DNS queries; `refused` holds the errors that were already logged.
 fn publish(edge: &Edge, followed: Followed, decided: &UdpLinkState, refused: &mut [Option<String>; 2]) {
     let stands = followed.rest(decided);
     edge.lan_uplink.send_replace(followed.passing(&stands));
     let errors = [followed.led.as_ref().err().map(ToString::to_string), followed.names.error.clone()];
     let what = [
-        "the rest of the LAN's packets cannot be led over the best link",
-        "this host's name queries cannot be led over another link",
+        "kernel refuses to route LAN packets without a tunnel over the best link",
+        "kernel refuses to route this host's DNS queries over another link",
     ];
     for ((error, before), what) in errors.iter().zip(&*refused).zip(what) {
         if let Some(error) = error.as_ref().filter(|_| error != before) {
@@ -121,7 +121,11 @@ fn publish(edge: &Edge, followed: Followed, decided: &UdpLinkState, refused: &mu
     edge.udp_link.send_if_modified(|now| {
         let is_new = now.as_ref() != Some(&stands);
         if is_new {
-            tracing::info!(link = stands.link, why = stands.reason.describe(), "the rest of the LAN's packets");
+            tracing::info!(
+                link = stands.link,
+                why = stands.reason.describe(),
+                "link for LAN packets without a tunnel"
+            );
             *now = Some(stands);
         }
         is_new
@@ -135,7 +139,7 @@ fn publish(edge: &Edge, followed: Followed, decided: &UdpLinkState, refused: &mu
     });
 }
 
-/// Looks, decides and acts, once; none: it cannot be looked.
+/// Surveys the interfaces, decides and sets the routes; `None`: the survey failed.
 fn update_route(
     rest: &mut UdpLinkSelector,
     beyond: &Beyond,
@@ -143,14 +147,14 @@ fn update_route(
     links: Vec<LinkState>,
     nameless: &BTreeSet<String>,
 ) -> Option<Followed> {
-    let survey = survey().ok()?;
+    let survey = list_interfaces().ok()?;
     let of = |index: u32| survey.interfaces.iter().find(|interface| interface.index == index);
     let exits = beyond.own().map(|index| index.and_then(of));
     let interface = exits.into_iter().flatten().next();
     let (mut over, mut names) = (NameLinks::default(), NamesNow::default());
     if !links.is_empty() {
         let mut links = refresh_links(links, &survey);
-        // One that does not carry is no link where nobody steers, but may still be where the kernel sends everything.
+        // Without a daemon, an interface that is not usable is not one of the links, but the kernel may still route everything over it.
         for interface in exits.into_iter().flatten().filter(|interface| !can_leave_by(interface)) {
             if !links.iter().any(|link| link.name == interface.name) {
                 links.push(LinkState { name: interface.name.clone(), ..LinkState::default() });
@@ -159,27 +163,27 @@ fn update_route(
         rest.update(now, &links, interface.map(|interface| interface.name.as_str()));
         (over, names) = names::over(&survey, &links, nameless, exits, rest.now().link.as_deref());
     }
-    let led = beyond.lead(rest.now().link.as_deref().and_then(|name| survey.named(name)));
+    let led = beyond.lead(rest.now().link.as_deref().and_then(|name| survey.by_name(name)));
     names.error = beyond.lead_names(over).err().map(|error| error.to_string());
     let interface = exits.into_iter().flatten().map(|interface| interface.name.clone()).collect();
     Some(Followed { own: interface, led, names })
 }
 
-/// The links as the kernel has them now.
-fn refresh_links(mut links: Vec<LinkState>, survey: &Survey) -> Vec<LinkState> {
+/// Updates the links with the current state of their interfaces.
+fn refresh_links(mut links: Vec<LinkState>, survey: &InterfaceList) -> Vec<LinkState> {
     for link in &mut links {
-        link.up &= survey.named(&link.name).is_some_and(can_leave_by);
+        link.up &= survey.by_name(&link.name).is_some_and(can_leave_by);
     }
     links
 }
 
-/// Whether something can leave by it.
+/// Whether packets can leave over this interface.
 fn can_leave_by(interface: &Interface) -> bool {
-    let can_carry = match &interface.verdict {
-        Verdict::Usable => true,
-        Verdict::Unused(reason) => reason.can_be_overruled(),
+    let can_carry = match &interface.usability {
+        Usability::Usable => true,
+        Usability::Unused(reason) => reason.can_be_overridden(),
     };
-    can_carry && (interface.v4.is_some() || interface.v6.is_some())
+    can_carry && (interface.route_v4.is_some() || interface.route_v6.is_some())
 }
 
 async fn network_changed(monitor: &mut Option<Monitor>) {
@@ -194,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_rules_for_names_leave_the_rest_as_it_was_led_and_the_other_way_round() {
+    fn refused_routes_for_dns_queries_do_not_affect_lan_packets_and_vice_versa() {
         let decided = UdpLinkState { link: Some("wlan0".to_owned()), reason: UdpLinkReason::Fastest };
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let names = NamesNow { error: Some("refused".to_owned()), ..NamesNow::default() };

@@ -1,20 +1,21 @@
-//! Which links give no names: a link whose own name servers do not answer over it, while those of another link do over that one.
+//! Detects links that fail to resolve names: a link whose own DNS servers do not answer over it, while those of another link answer over
+//! that one.
 //!
-//! Look-ups of relays do not show this: they may be answered over the other link by the system's resolver.
+//! Lookups of relay names do not show this, because the system's resolver may get its answers over the other link.
 //!
-//! 1. The servers of the links by which packets leave are asked each [`EACH`] while more than [`FEW`] packets do. A link that gives no names is
-//!    asked at growing intervals ([`Again`]), and not at all any more when nothing is sent.
-//! 2. Lost packets are no failure: a link counts only when its servers have not answered two times in a row.
-//! 3. Metered links are asked last, and a link is not left for them if the system's own resolver answers: it may use servers that no link
-//!    has announced.
-//! 4. With fewer than two links that carry nothing is asked, because there is no other one.
+//! 1. The DNS servers of the links by which packets leave are probed each [`EACH`] while more than [`FEW`] packets leave. A failed link is
+//!    probed at growing intervals ([`Again`]), and not at all while nothing is sent.
+//! 2. A lost packet is no failure: a link has failed only when its servers did not answer two queries in a row.
+//! 3. Metered links are probed last. Traffic does not move to them if the system's own resolver answers, because that may use servers that
+//!    no link has announced.
+//! 4. With fewer than two usable links nothing is probed, because queries could not move to another link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
 
 use marline_core::units::Instant;
-use marline_net::links::{Survey, survey};
+use marline_net::links::{InterfaceList, list_interfaces};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -23,16 +24,16 @@ use super::again::{Again, Pauses};
 use super::link_rates::LinkState;
 use super::udp_watch::read_counters;
 
-/// chosen: a user looks for a reason after some seconds; one query is some 150 bytes.
+/// chosen: a user looks for the cause of a failure after some seconds; one query is about 150 bytes.
 const EACH: Duration = Duration::from_secs(5);
-/// chosen: more than the keep-alives of ready connections, and less than the unanswered queries of one page.
+/// chosen: more than the keep-alives of spare connections, and fewer than the unanswered queries of one web page.
 const FEW: u64 = 4;
-/// Between looks at a link that gives no names.
+/// Between probes of a link whose DNS servers do not answer.
 const PAUSES: Pauses = Pauses { first: EACH, longest: Duration::from_secs(60) };
-/// chosen: as the resolver's own limit for a link's server, and a second one's beginning.
+/// chosen: the resolver's own limit for one server of a link, plus the start of a second query.
 const SYSTEM: Duration = Duration::from_secs(3);
 
-/// Looks whether the links by which packets leave give names, until dropped.
+/// Probes the DNS servers of the links by which packets leave, until dropped.
 pub(super) async fn watch(edge: &Edge) -> Infallible {
     let started_at = std::time::Instant::now();
     let now = || Instant::from_millis(u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -44,7 +45,7 @@ pub(super) async fn watch(edge: &Edge) -> Infallible {
         let links: Vec<LinkState> = edge.links().into_iter().filter(|link| link.up && !link.unresponsive).collect();
         let is_due = pace.is_due(now(), sent(), links.len());
         let found = if is_due {
-            let Ok(Ok(survey)) = spawn_blocking(survey).await else { continue };
+            let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await else { continue };
             let before = edge.nameless.borrow().clone();
             look(edge, &survey, Inquiry::new(&links, &passing, &before)).await
         } else if links.len() < 2 {
@@ -60,40 +61,40 @@ pub(super) async fn watch(edge: &Edge) -> Infallible {
     }
 }
 
-async fn look(edge: &Edge, survey: &Survey, mut inquiry: Inquiry) -> Found {
+async fn look(edge: &Edge, survey: &InterfaceList, mut inquiry: Inquiry) -> Found {
     let resolver = &edge.relay_pool.dialer.resolver;
     loop {
         match inquiry.next() {
             Step::Link(link) => {
-                let gives = match survey.named(&link) {
-                    Some(interface) => resolver.gives_names(interface).await,
+                let gives = match survey.by_name(&link) {
+                    Some(interface) => resolver.can_resolve_over(interface).await,
                     None => None,
                 };
                 inquiry.link_answers(&link, gives);
             }
             Step::System => {
                 let answer = resolver.resolve_for(None, &unknown_name(), None, SYSTEM).await;
-                inquiry.system = Some(answer.map_or_else(|error| error.denied, |_| true));
+                inquiry.system = Some(answer.map_or_else(|error| error.is_definitive, |_| true));
             }
             Step::Ended(found) => return found,
         }
     }
 }
 
-/// A name that no resolver has in its memory.
+/// A name that no resolver has in its cache.
 fn unknown_name() -> String {
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!("x{:x}.arpa.", time.as_nanos())
 }
 
-/// When links are asked. Rules 1 and 4.
+/// Decides when links are probed (rules 1 and 4).
 #[derive(Debug, Default)]
 struct Pace {
-    /// What each link by which packets leave had sent.
+    /// Packets that each link by which packets leave had sent at the previous check.
     before: BTreeMap<String, u64>,
-    /// After the servers of a link did not answer.
+    /// Backoff after the servers of a link did not answer.
     again: Option<Again>,
-    /// That link was left.
+    /// Queries have moved away from that link.
     is_left: bool,
 }
 
@@ -112,7 +113,7 @@ impl Pace {
         (is_used || self.is_left) && self.again.as_ref().is_none_or(|again| again.is_due(now, all))
     }
 
-    /// The links have been asked. What was sent for that is no traffic.
+    /// The probes have ended. The packets that they sent do not count as traffic.
     fn ended(&mut self, now: Instant, sent: BTreeMap<String, u64>, found: &Found, is_new: bool) {
         let all = sent.values().sum();
         (self.before, self.is_left) = (sent, !found.nameless.is_empty());
@@ -124,29 +125,29 @@ impl Pace {
     }
 }
 
-/// What has been found.
+/// Result of a round of probes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Found {
-    /// The links that give no names.
+    /// The links whose DNS servers do not answer, while those of another usable link do.
     nameless: BTreeSet<String>,
-    /// The servers of a link do not answer, whether that link is to be left or not.
+    /// Whether the servers of some link do not answer, even if there is no better link.
     is_suspected: bool,
 }
 
-/// What is asked next.
+/// The next action of a round of probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Link(String),
-    /// The system's own resolver.
+    /// Query the system's own resolver.
     System,
     Ended(Found),
 }
 
-/// What the links have answered.
+/// A round of probes: which links have answered so far. Decides the next probe and the result.
 #[derive(Debug)]
 struct Inquiry {
     links: Vec<Asked>,
-    /// Whether the system's own resolver answers.
+    /// Whether the system's own resolver answered; `None`: not queried yet.
     system: Option<bool>,
 }
 
@@ -155,9 +156,9 @@ struct Asked {
     name: String,
     metered: bool,
     is_passing: bool,
-    /// It gave no names before.
+    /// Whether its DNS servers did not answer in the previous round.
     was_nameless: bool,
-    /// Whether it gives names, each time; none: no server of it is known.
+    /// Whether its servers answered each probe; `None`: no server is known.
     answers: Vec<Option<bool>>,
 }
 
@@ -166,7 +167,7 @@ impl Asked {
         self.answers.last().copied().flatten()
     }
 
-    /// Whether another query decides (rule 2): none was made yet, or the first one got no answer.
+    /// Whether it needs another query (rule 2): none was sent yet, or the first one was not answered.
     fn is_open(&self) -> bool {
         self.answers.is_empty() || (self.answers == [Some(false)] && !self.was_nameless)
     }
@@ -192,15 +193,18 @@ impl Inquiry {
 
     fn next(&self) -> Step {
         let passing = || self.links.iter().filter(|link| link.is_passing);
+        // First the links that are in use, each until its result is clear.
         if let Some(link) = passing().find(|link| link.is_open()) {
             return Step::Link(link.name.clone());
         }
+        // If all of them answer, the other links need no probe.
         let suspects = || passing().filter(|link| link.gives() == Some(false));
         if suspects().next().is_none() {
             return Step::Ended(Found::default());
         }
+        // Then another link must answer before one is left: unmetered links first, metered ones only as rule 3 allows.
         for metered in [false, true] {
-            // A link that was left already is not what the system's resolver uses now.
+            // The system's resolver is no evidence if queries have already left the failed link: then it uses the metered link now.
             if metered && !suspects().any(|link| link.was_nameless) {
                 match self.system {
                     None => return Step::System,
@@ -233,8 +237,8 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// Links `own` and `free`, and `metered`, of which packets leave by `own`. `answers` are what each says, the last of them for good.
-    /// Gives who was asked, and the links that give no names.
+    /// Runs a round of probes over the links `own`, `free` and `metered`, where packets leave by `own`. `answers` gives for each link
+    /// whether its servers answer each query; the last value repeats. Returns which servers were probed, and the result.
     fn run(before: &[&str], system: bool, answers: &[(&str, &[bool])]) -> (Vec<String>, Found) {
         let link = |name: &str| LinkState {
             name: name.to_owned(),
@@ -242,7 +246,7 @@ mod tests {
             metered: name == "metered",
             ..LinkState::default()
         };
-        // A metered one comes first in the kernel's order.
+        // The metered link comes first in the kernel's order.
         let links: Vec<LinkState> = ["metered", "own", "free"]
             .into_iter()
             .filter(|name| answers.iter().any(|(link, _)| link == name))
@@ -267,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn a_link_gives_no_names_if_its_servers_are_silent_twice_and_another_ones_answer() {
+    fn a_link_fails_if_its_dns_servers_do_not_answer_twice_and_those_of_another_link_do() {
         let (asked, found) = run(&[], false, &[("own", &[true]), ("free", &[true])]);
-        assert_eq!((asked.concat(), found), ("own".into(), Found::default()), "the other link is left alone");
+        assert_eq!((asked.concat(), found), ("own".into(), Found::default()), "the other link is not probed");
         let (asked, found) = run(&[], false, &[("own", &[false, true]), ("free", &[true])]);
         assert_eq!((asked.concat(), found), ("ownown".into(), Found::default()), "packets were lost");
         let (asked, found) = run(&[], false, &[("own", &[false]), ("free", &[true]), ("metered", &[true])]);
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metered_link_is_asked_last_and_only_if_the_systems_resolver_does_not_answer() {
+    fn a_metered_link_is_probed_last_and_only_if_the_systems_resolver_does_not_answer() {
         let all: [(&str, &[bool]); 3] = [("own", &[false]), ("free", &[false]), ("metered", &[true])];
         let (asked, found) = run(&[], true, &all);
         assert_eq!(asked, ["own", "own", "free", "system"]);
@@ -288,20 +292,20 @@ mod tests {
         let (asked, found) = run(&[], false, &all);
         assert_eq!(asked, ["own", "own", "free", "system", "metered"]);
         assert_eq!(found.nameless, set(&["own"]));
-        // It was left: the resolver uses the metered link now.
+        // Queries have left `own`: the system's resolver uses the metered link now.
         let (asked, found) = run(&["own"], true, &all);
         assert_eq!((asked.join(" "), found.nameless), ("own free metered".into(), set(&["own"])));
         assert_eq!(run(&["own"], true, &[("own", &[true]), ("metered", &[true])]).1, Found::default());
     }
 
-    /// Seconds at which links are asked within an hour, if so many packets leave in each look.
+    /// The seconds at which links are probed within an hour, if `each` packets leave per check.
     fn looks(pace: &mut Pace, each: u64, links: usize, found: &Found) -> Vec<u64> {
         let (mut sent, mut due) = (0, Vec::new());
         for second in (5..=3600).step_by(5) {
             sent += each;
             if pace.is_due(at(second), BTreeMap::from([("own".to_owned(), sent)]), links) {
                 due.push(second);
-                // The queries themselves.
+                // The probes themselves send packets.
                 sent += 8;
                 pace.ended(at(second), BTreeMap::from([("own".to_owned(), sent)]), found, false);
             }
@@ -310,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn links_are_asked_while_packets_leave_and_there_is_another_one() {
+    fn links_are_probed_while_packets_leave_and_another_link_is_usable() {
         assert_eq!(looks(&mut Pace::default(), 5, 2, &Found::default()).len(), 719);
         assert_eq!(looks(&mut Pace::default(), 4, 2, &Found::default()), [0; 0]);
         assert_eq!(looks(&mut Pace::default(), 5, 1, &Found::default()), [0; 0]);
     }
 
     #[test]
-    fn a_link_without_names_is_asked_at_growing_intervals_and_not_while_nothing_is_sent() {
+    fn a_failed_link_is_probed_at_growing_intervals_and_not_while_nothing_is_sent() {
         let found = Found { nameless: set(&["own"]), is_suspected: true };
         let nameless = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), is_left: true, ..Pace::default() };
         assert_eq!(looks(&mut nameless(), 0, 2, &found), [5, 15, 35, 75]);
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_link_gives_names_they_are_asked_at_growing_intervals_while_packets_leave() {
+    fn if_no_links_dns_servers_answer_they_are_probed_at_growing_intervals_while_packets_leave() {
         let found = Found { nameless: set(&[]), is_suspected: true };
         let suspected = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), ..Pace::default() };
         assert_eq!(looks(&mut suspected(), 0, 2, &found), [0; 0]);

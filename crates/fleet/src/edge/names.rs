@@ -1,56 +1,56 @@
-//! Over which link this host's own name queries leave: a LAN's clients often have this host as their name server.
+//! Chooses the link over which this host's own DNS queries leave. LAN clients often use this host as their DNS server.
 //!
-//! As long as the link of the host's default route carries, its queries leave as its routes have it, because a provider's name servers may
-//! answer over that provider's link alone. A link does not carry if it is down, does not answer, or gives no names ([`nameless`](super::nameless)).
-//! Then queries take the link of the LAN's UDP, or the best one that carries and has a default route of the query's family. A VPN's default
-//! route is never left.
+//! While the link of the host's default route is usable, queries follow the host's routes, because a provider's DNS servers may answer only
+//! over that provider's link. A link is not usable if it is down or unresponsive, or if its DNS servers do not answer
+//! ([`nameless`](super::nameless)). Then queries take the UDP link of the LAN, or else the best usable link that has a default route of the
+//! query's address family. If a VPN has the default route, queries never leave it.
 
 use std::collections::BTreeSet;
 
-use marline_net::links::{Interface, Survey};
+use marline_net::links::{Interface, InterfaceList};
 use marline_paths::gateway::NameLinks;
 
 use super::link_rates::LinkState;
 use super::udp_link::best;
 
-/// Over which links this host's own name queries leave.
+/// State of the choice: over which links this host's own DNS queries leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NamesNow {
-    /// Queries over IPv4; none: as the host's own routes have it.
+    /// Another link for queries over IPv4; `None`: they follow the host's own routes.
     pub v4: Option<NamesOver>,
-    /// Queries over IPv6; none: as the host's own routes have it.
+    /// Another link for queries over IPv6; `None`: they follow the host's own routes.
     pub v6: Option<NamesOver>,
-    /// Links whose own name servers do not answer over them, while those of another link do.
+    /// Links whose own DNS servers do not answer over them, while those of another link do.
     pub nameless: BTreeSet<String>,
-    /// Why the kernel refuses the way over these links; none: it does not.
+    /// Why the kernel refused the routes over these links; `None`: it did not.
     pub error: Option<String>,
 }
 
-/// A link that name queries take in place of that of the host's own default route.
+/// A link that DNS queries take instead of the link of the host's own default route.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NamesOver {
-    /// The link.
+    /// The interface that they take.
     pub link: String,
-    /// That of the default route.
+    /// The interface of the host's default route.
     pub instead_of: String,
-    /// Why that one is not taken.
+    /// Why queries do not take the default route.
     pub why: NamesWhy,
 }
 
-/// Why name queries do not take a link.
+/// Why DNS queries do not take a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NamesWhy {
-    /// It is down.
+    /// The link is down.
     Down,
-    /// It does not answer.
+    /// The link is up, but unresponsive.
     Silent,
-    /// Its name servers do not answer.
+    /// Its DNS servers do not answer, and those of another link do.
     Nameless,
 }
 
 impl NamesWhy {
-    /// In a sentence.
+    /// The reason as a clause for a log line or status.
     pub fn words(self) -> &'static str {
         match self {
             Self::Down => "it is down",
@@ -68,9 +68,10 @@ impl NamesWhy {
     }
 }
 
-/// The links for the queries of each family; `own` are the interfaces of the default routes, `rest` is the link of the LAN's UDP.
+/// Chooses the links for the queries of each family, IPv4 first. `own` are the interfaces of the default routes, `rest` is the UDP link of
+/// the LAN.
 pub(super) fn over<'a>(
-    survey: &'a Survey,
+    survey: &'a InterfaceList,
     links: &[LinkState],
     nameless: &BTreeSet<String>,
     own: [Option<&Interface>; 2],
@@ -80,17 +81,18 @@ pub(super) fn over<'a>(
     if survey.vpn.is_some() {
         return (NameLinks::default(), now([None, None]));
     }
-    let has: [fn(&Interface) -> bool; 2] = [|link| link.v4.is_some(), |link| link.v6.is_some()];
+    let has: [fn(&Interface) -> bool; 2] = [|link| link.route_v4.is_some(), |link| link.route_v6.is_some()];
     let of = |family: usize| {
-        let able = |link: &LinkState| survey.named(&link.name).is_some_and(has[family]);
+        let able = |link: &LinkState| survey.by_name(&link.name).is_some_and(has[family]);
         instead(links, nameless, &own[family]?.name, rest, able)
     };
     let found = [of(0), of(1)];
-    let [v4, v6] = found.each_ref().map(|over| survey.named(&over.as_ref()?.link));
+    let [v4, v6] = found.each_ref().map(|over| survey.by_name(&over.as_ref()?.link));
     (NameLinks { v4, v6 }, now(found))
 }
 
-/// The link in place of `own`, of those that are `able`; none: that one carries, or no other one does.
+/// The link for queries instead of `own`; `able` tests whether a link has a route of the family. `None`: `own` is usable, or no other link
+/// is.
 fn instead(
     links: &[LinkState],
     nameless: &BTreeSet<String>,
@@ -98,7 +100,7 @@ fn instead(
     rest: Option<&str>,
     able: impl Fn(&LinkState) -> bool,
 ) -> Option<NamesOver> {
-    // What is no link is not known to fail.
+    // An interface that is not one of the links is not known to fail.
     let why = NamesWhy::of(links.iter().find(|link| link.name == credentials)?, nameless)?;
     let able = || links.iter().filter(|link| NamesWhy::of(link, nameless).is_none() && able(link));
     let link = able().find(|link| Some(link.name.as_str()) == rest).or_else(|| best(able()))?;
@@ -109,7 +111,7 @@ fn instead(
 mod tests {
     use marline_core::link::LinkKind;
     use marline_core::units::Bitrate;
-    use marline_net::links::{DefaultRoute, Verdict};
+    use marline_net::links::{DefaultRoute, Usability};
 
     use super::*;
 
@@ -130,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn queries_leave_as_the_host_has_it_while_its_link_carries() {
+    fn queries_follow_the_hosts_routes_while_its_link_is_usable() {
         assert_eq!(of(&[link("eth0", 1), link("wlan0", 50)], Some("wlan0")), None, "a faster link is no reason");
-        assert_eq!(of(&[link("wlan0", 50)], Some("wlan0")), None, "the default route leads over no link");
+        assert_eq!(of(&[link("wlan0", 50)], Some("wlan0")), None, "the default route uses none of the links");
         assert_eq!(of(&[], None), None);
     }
 
     #[test]
-    fn they_take_the_lans_link_or_the_best_one_while_it_does_not() {
+    fn queries_take_the_udp_link_or_the_best_link_if_the_default_link_fails() {
         for dead in [down(link("eth0", 9)), silent(link("eth0", 9))] {
             assert_eq!(of(&[dead.clone(), link("wlan0", 1), link("wwan0", 2)], Some("wlan0")).unwrap(), "wlan0");
             assert_eq!(of(&[dead.clone(), link("wlan0", 1), link("wwan0", 2)], None).unwrap(), "wwan0");
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_whose_name_servers_are_dead_gives_no_names_to_the_lan_either() {
+    fn queries_leave_a_link_whose_dns_servers_do_not_answer() {
         let links = [link("eth0", 9), link("wlan0", 1)];
         let of = |nameless: &[&str], rest| instead(&links, &names(nameless), "eth0", rest, |_| true);
         let over = of(&["eth0"], Some("eth0")).unwrap();
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(of(&["eth0", "wlan0"], None), None);
     }
 
-    /// With default routes of IPv4 and of IPv6.
+    /// An interface with default routes of IPv4, of IPv6 or of both.
     fn interface(name: &str, index: u32, families: [bool; 2]) -> Interface {
         let [v4, v6] = families.map(|has| has.then_some(DefaultRoute { metric: 100, table: 254, gateway: None }));
         Interface {
@@ -172,29 +174,29 @@ mod tests {
             index,
             kind: LinkKind::Ethernet,
             addresses: Vec::new(),
-            passing: Vec::new(),
-            networks: Vec::new(),
-            v4,
-            v6,
+            transient_addresses: Vec::new(),
+            subnets: Vec::new(),
+            route_v4: v4,
+            route_v6: v6,
             metered: None,
             mtu: 1500,
             emulated: false,
-            verdict: Verdict::Usable,
+            usability: Usability::Usable,
         }
     }
 
     #[test]
-    fn each_family_takes_a_link_that_has_a_default_route_of_it() {
+    fn queries_of_each_family_take_a_link_with_a_default_route_of_that_family() {
         let interfaces = vec![
             interface("eth0", 1, [true, true]),
             interface("wlan0", 2, [true, false]),
             interface("wwan0", 3, [false, true]),
             interface("wwan1", 4, [true, true]),
         ];
-        let mut survey = Survey { interfaces, vpn: None };
+        let mut survey = InterfaceList { interfaces, vpn: None };
         let links = [silent(link("eth0", 9)), link("wlan0", 9), link("wwan0", 1), link("wwan1", 0)];
-        let chosen = |survey: &Survey, links: &[LinkState], rest| {
-            let credentials = [survey.named("eth0"); 2];
+        let chosen = |survey: &InterfaceList, links: &[LinkState], rest| {
+            let credentials = [survey.by_name("eth0"); 2];
             let (chosen, now) = over(survey, links, &names(&["wwan9"]), credentials, rest);
             let [v4, v6] = [(chosen.v4, &now.v4), (chosen.v6, &now.v6)].map(|(led, reply)| {
                 assert_eq!(led.map(|link| &link.name), reply.as_ref().map(|over| &over.link));
@@ -206,7 +208,7 @@ mod tests {
         let pair = |v4: &str, v6: &str| (v4.to_owned(), v6.to_owned());
         assert_eq!(chosen(&survey, &links, Some("wlan0")), pair("wlan0", "wwan0"));
         assert_eq!(chosen(&survey, &links, Some("wwan1")), pair("wwan1", "wwan1"));
-        assert_eq!(chosen(&survey, &links[..2], Some("wlan0")), pair("wlan0", ""), "IPv6 has no other way");
+        assert_eq!(chosen(&survey, &links[..2], Some("wlan0")), pair("wlan0", ""), "no other link has IPv6");
         survey.vpn = Some("tun0".to_owned());
         assert_eq!(chosen(&survey, &links, Some("wlan0")), pair("", ""));
     }

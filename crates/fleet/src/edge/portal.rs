@@ -1,17 +1,20 @@
-//! A request of plain HTTP over one link, whose answer a captive portal gives in the place of the server.
+//! Detects captive portals: sends a plain HTTP request over one link, which a captive portal answers instead of the server.
 //!
-//! The server of the URL answers with 204 (No Content). A portal answers with a redirect or a page, as it must for browsers to show it, or
-//! with 511. Other answers are those of a server or a proxy that refuses, and say nothing of a portal. The request is bound to the link's
-//! device, it takes at most [`TIME`], and no more than a head is read.
+//! The server of the URL answers with 204 (No Content). A portal answers with a redirect or a page, because browsers must show it, or with
+//! 511. Other statuses come from a server or proxy that refuses, and are no evidence of a portal. The request is bound to the link's
+//! device, takes at most [`TIME`], and reads no more than the response head.
 //!
-//! Only an answer from an address that the link itself is responsible for makes it a link with a portal: one that its own name servers have
-//! given, `/etc/hosts`, or the URL. `/etc/resolv.conf` counts for a public server only if no link is known to have servers of its own. An address that the system's resolver has from another link may be one of an attacker there, who answers
-//! as a portal does to whom he likes. A portal's name servers may give private addresses for a name that has led to the Internet before.
-//! These are asked as well: the request gives away nothing, and leads to no LAN of this machine. Where the name servers give nothing, the
-//! request goes to the address at which the server has answered over this link before, since a portal answers there as well.
+//! A response shows a portal on a link only if it comes from an address for which the link itself is responsible: one from the link's own
+//! DNS servers, from `/etc/hosts`, or given in the URL. A public server of `/etc/resolv.conf` counts only if no link is known to have DNS
+//! servers of its own. An address that the system's resolver got over another link may belong to an attacker there, who can imitate a
+//! portal for any host.
 //!
-//! The request is in clear, which is its purpose: it names the program (`User-Agent`) and nothing that identifies the edge. What a DHCP
-//! server says of a portal (RFC 8910) was not used: it does not say whether the link is still captive, and few networks say it.
+//! A portal's DNS servers may give private addresses for a name that has led to the Internet before. These addresses are tried as well: the
+//! request reveals nothing, and cannot reach a LAN of this host. If the DNS servers give no address, the request goes to the address at
+//! which the server has answered over this link before, since a portal answers there as well.
+//!
+//! The request is unencrypted on purpose. It names the program (`User-Agent`) and nothing that identifies the edge. The captive portal
+//! option of DHCP (RFC 8910) is not used: it does not tell whether the link is still captive, and few networks send it.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -24,10 +27,10 @@ use std::time::Duration;
 use marline_core::fetch::{ReqId, RequestRange};
 use marline_core::link_choice::PortalAnswer;
 use marline_core::units::DataSize;
-use marline_net::dns::Source;
-use marline_net::http::{Connection, Event, Get, Sink};
+use marline_net::dns::AnswerSource;
+use marline_net::egress::AddressZone;
+use marline_net::http::{Connection, Event, GetRequest, Sink};
 use marline_net::links::Interface;
-use marline_net::reach::Zone;
 use tokio::time::timeout;
 use url::Url;
 
@@ -35,7 +38,7 @@ use super::dial::{DialOptions, connect};
 use crate::happy_eyeballs::connect_first;
 use crate::link_dialer::LinkDialer;
 
-/// Whether captive portals are looked for by requests, and with which URL.
+/// Whether captive portals are detected by HTTP requests, and with which URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortalProbe(Option<Target>);
 
@@ -48,18 +51,18 @@ struct Target {
 }
 
 impl PortalProbe {
-    /// What is requested unless something else is said: it answers each request with 204, and Android devices request it on each network.
+    /// The default URL: it answers each request with 204, and Android devices request it on each network.
     pub const DEFAULT: &str = "http://connectivitycheck.gstatic.com/generate_204";
 
-    /// None is sent.
+    /// Sends no requests.
     pub const OFF: Self = Self(None);
 }
 
-/// Finds portals.
+/// Sends portal probes, and caches the server's addresses for each link.
 #[derive(Debug)]
 pub(super) struct Portals {
     target: Option<Target>,
-    /// Where the server has answered last, by the link's number.
+    /// Where the server last answered over each link, by interface index.
     known: Mutex<BTreeMap<u32, Vec<SocketAddr>>>,
 }
 
@@ -85,10 +88,10 @@ impl Portals {
         }
     }
 
-    /// The status of the answer, and whether the link is responsible for the address that it comes from.
+    /// The status of the response, and whether the link is responsible for the address that it comes from.
     async fn status(&self, target: &Target, link: &Interface, starts: &LinkDialer) -> io::Result<(u16, bool)> {
         let (mut addresses, is_of_link) = self.addresses(target, link, starts).await?;
-        // A name server of the link does not make this request lead to this machine or into a LAN of it.
+        // A DNS server of the link must not direct this request to this host or into one of its LANs.
         addresses.retain(|address| starts.is_behind_links(address.ip()));
         addresses.truncate(ADDRESSES);
         let status = target.status(&LinkDialer::with_link_families(addresses.clone(), link)?, link).await?;
@@ -111,13 +114,13 @@ impl Portals {
             Ok(answer) => return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await)),
             Err(why) => why,
         };
-        if why.denied
-            && let Some(answer) = starts.resolver.given_over(&target.host, link).await
+        if why.is_definitive
+            && let Some(answer) = starts.resolver.query_link_servers(&target.host, link).await
         {
             return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await));
         }
         let known = self.known().get(&link.index).cloned();
-        known.map(|known| (known, true)).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why.text))
+        known.map(|known| (known, true)).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why.message))
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<u32, Vec<SocketAddr>>> {
@@ -135,7 +138,9 @@ impl FromStr for PortalProbe {
         let url = Url::parse(text).map_err(|error| format!("`{text}` is neither a URL nor `off`: {error}"))?;
         let host = url.host_str().filter(|_| url.scheme() == "http" && url.username().is_empty());
         let host = host.filter(|_| url.password().is_none());
-        let host = host.ok_or_else(|| format!("`{text}`: a URL with http:// and without a login is needed"))?;
+        let host = host.ok_or_else(|| {
+            format!("`{text}`: the URL must begin with http:// and contain no user name or password")
+        })?;
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
         Ok(Self(Some(Target {
@@ -148,41 +153,49 @@ impl FromStr for PortalProbe {
 }
 
 impl Target {
-    /// The status of the answer that comes from one of these addresses.
+    /// Sends the request to the first of these addresses that accepts a connection, and returns the response's status.
     async fn status(&self, addresses: &[SocketAddr], link: &Interface) -> io::Result<u16> {
         let by = DialOptions { device: Some(link.name.clone()), plain_tcp: true, ..DialOptions::default() };
         let mut connection =
-            Connection::over(connect_first(addresses, |address| connect(address, by.clone())).await?)?;
+            Connection::from_socket(connect_first(addresses, |address| connect(address, by.clone())).await?)?;
         let (path_and_query, authority) = (self.path_and_query.clone(), self.authority.clone());
-        let get = Get { path_and_query, authority, ask: RequestRange::Full, if_range: None, headers: Vec::new() };
+        let get = GetRequest {
+            path_and_query,
+            authority,
+            range: RequestRange::Full,
+            if_range: None,
+            headers: Vec::new(),
+        };
         connection.request(ReqId(0), &get);
         let mut scratch = vec![0; HEAD];
         match poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Unread, DataSize::ZERO)).await {
             Event::Head { head, .. } => Ok(head.status),
-            Event::Closed { trouble } | Event::Aborted { trouble, .. } => Err(io::Error::other(trouble.text)),
+            Event::Closed { error: trouble } | Event::Aborted { error: trouble, .. } => {
+                Err(io::Error::other(trouble.text))
+            }
             Event::Data { .. } | Event::End { .. } => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
-/// Whether a link is responsible for an address from this source, which was asked over it.
-async fn is_of_link(source: &Source, starts: &LinkDialer) -> bool {
+/// Whether a link is responsible for an address from this source, which was queried over it.
+async fn is_of_link(source: &AnswerSource, starts: &LinkDialer) -> bool {
     let mut is_dynamic = false;
     if is_in_doubt(source) {
         for link in starts.links() {
-            is_dynamic |= starts.resolver.has_own_servers(&link).await;
+            is_dynamic |= starts.resolver.has_link_servers(&link).await;
         }
     }
-    *source != Source::System && !is_dynamic
+    *source != AnswerSource::System && !is_dynamic
 }
 
-/// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has named, if there are such. A private one is in the
-/// link's network, or the kernel's route to it leads over the link.
-fn is_in_doubt(source: &Source) -> bool {
-    matches!(source, Source::ResolvConf { server, .. } if Zone::of(*server) == Zone::Internet)
+/// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has announced, if some links have such servers. A
+/// private one is in the link's network, or the kernel routes it over the link.
+fn is_in_doubt(source: &AnswerSource) -> bool {
+    matches!(source, AnswerSource::ResolvConf { server, .. } if AddressZone::of(*server) == AddressZone::Internet)
 }
 
-/// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511: RFC 6585, section 6.
+/// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511 is defined in RFC 6585 section 6.
 fn judge(status: u16, is_of_link: bool) -> PortalAnswer {
     match status {
         204 => PortalAnswer::Open,
@@ -191,20 +204,20 @@ fn judge(status: u16, is_of_link: bool) -> PortalAnswer {
     }
 }
 
-/// No body is accepted.
+/// Discards the response body.
 struct Unread;
 
 impl Sink for Unread {
     fn body(&mut self, _: ReqId, _: &[u8]) {}
 }
 
-/// chosen: a link that takes longer for a name and two round trips is not waited for.
+/// chosen: a link that needs longer for a lookup and two RTTs is not waited for.
 const TIME: Duration = Duration::from_secs(5);
-/// chosen: a name server's first answer and a repeated one; as much time is left for the request.
+/// chosen: a DNS server's first answer and a repeated one; the same time is left for the request.
 const LOOK_UP: Duration = Duration::from_millis(2500);
-/// chosen: a name may have many.
+/// chosen: a name may have many addresses.
 const ADDRESSES: usize = 4;
-/// Read at once.
+/// Bytes read at once.
 const HEAD: usize = 4096;
 
 #[cfg(test)]
@@ -212,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_is_one_of_plain_http_or_off() {
+    fn the_url_is_plain_http_or_off() {
         let target = |text: &str| text.parse::<PortalProbe>().map(|probe| probe.0);
         let of = target("http://[2001:db8::1]:8080/a?b=c#d").unwrap().unwrap();
         assert_eq!((&*of.host, of.port, &*of.authority), ("2001:db8::1", 8080, "[2001:db8::1]:8080"));
@@ -228,24 +241,25 @@ mod tests {
     }
 
     #[test]
-    fn a_public_server_that_belongs_to_no_link_may_be_another_links() {
-        let of = |server: &str| Source::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
+    fn a_public_dns_server_without_a_known_link_may_belong_to_another_link() {
+        let of =
+            |server: &str| AnswerSource::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
         assert!(
             is_in_doubt(&of("198.51.100.53")) && !is_in_doubt(&of("192.168.7.1")) && !is_in_doubt(&of("fe80::1"))
         );
-        let lease = Source::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
-        assert!(!is_in_doubt(&lease) && !is_in_doubt(&Source::Literal));
+        let lease = AnswerSource::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
+        assert!(!is_in_doubt(&lease) && !is_in_doubt(&AnswerSource::Literal));
     }
 
     #[test]
-    fn redirects_and_pages_are_a_portals_where_the_link_is_responsible_for_the_address() {
+    fn redirects_and_pages_show_a_portal_if_the_link_is_responsible_for_the_address() {
         use PortalAnswer::{Captive, Nothing, Open};
         for (status, of_link, of_another) in [
             (204, Open, Open),
             (200, Captive, Nothing),
             (302, Captive, Nothing),
             (511, Captive, Nothing),
-            // Of a server or a proxy that refuses or is overloaded, or of one that does not know the URL.
+            // From a server or proxy that refuses, is overloaded or does not know the URL.
             (400, Nothing, Nothing),
             (403, Nothing, Nothing),
             (404, Nothing, Nothing),

@@ -1,9 +1,9 @@
-//! Attempts to reach a server over one link, which show whether the link carries.
+//! Liveness probes over one link: connection attempts to a server that show whether the link carries packets.
 //!
-//! The server is a relay; while no relay can be reached, it is the server to which a flow has gone directly.
+//! The server is a relay. While no relay can be reached, it is the server that a direct flow has reached.
 //!
-//! One SYN is not enough: the kernel sends a lost one again after a second only, and on a lossy link one of fifty is lost. So several
-//! connections begin one after the other until one stands ([`Patience`]).
+//! One SYN is not enough: the kernel retransmits a lost SYN only after a second, and on a lossy link one SYN of fifty is lost. Therefore
+//! several connection attempts start one after the other, until one succeeds ([`Patience`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,10 +20,10 @@ use super::dial::{DialOptions, connect, tls_handshake};
 use super::relay_list::RelayEntry;
 use super::trust::ClientTrust;
 
-/// chosen: a name that is known is found at once.
+/// chosen: a cached name is resolved at once.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// How long an attempt lasts, and how many connections begin.
+/// Limits of a probe: how many connection attempts it makes, the time between their starts, and its total time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Patience {
     tries: u32,
@@ -32,34 +32,36 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// chosen: a SYN that is answered later is as good as lost for a call. With the kernel's repetitions there are five SYNs.
+    /// For a link that is suspected to be down. chosen: an answer that takes longer is useless for a call. With the kernel's
+    /// retransmissions there are five SYNs.
     pub(super) const QUICK: Self =
         Self { tries: 3, apart: Duration::from_millis(250), limit: Duration::from_millis(1500) };
-    /// chosen: a full queue of a provider delays for so long. With the kernel's repetitions there are five SYNs.
+    /// For a link that may only be slow. chosen: a full queue of a provider delays packets for this long. With the kernel's retransmissions
+    /// there are five SYNs.
     pub(super) const SLOW: Self = Self { tries: 3, apart: Duration::from_secs(1), limit: Duration::from_secs(3) };
 }
 
-/// What an attempt over a link shows.
+/// Result of a probe over a link, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shown {
-    /// No answer, or no route.
+    /// Nothing came back, or there is no route.
     Nothing,
-    /// A refusal, or another server in place of the relay.
+    /// The connection was refused, or another server answered instead of the relay.
     Refused,
-    /// The server answers.
+    /// The server answered.
     Reached,
 }
 
-/// The server to which the attempts go.
+/// The server that probes connect to.
 #[derive(Clone)]
 pub(super) enum Server {
     Relay(Arc<RelayEntry>, Vec<SocketAddr>, Arc<ClientTrust>),
-    /// Of direct flows: with the links over which it counts.
+    /// A server of direct flows, for each link over which its answer is evidence.
     Direct(BTreeMap<String, SocketAddr>),
 }
 
 impl Server {
-    /// The first relay that is not known to be unreachable; else the server of a direct flow.
+    /// The first relay that is not known to be unreachable; if there is none, the server of a direct flow.
     pub(super) async fn of(edge: &Edge) -> Option<Self> {
         let relay =
             edge.relay_pool.relays.order().into_iter().find(|station| station.unreachable_reason().is_none());
@@ -67,7 +69,7 @@ impl Server {
             let addresses = timeout(LOOK_UP, station.addresses()).await.ok()?.ok()?;
             return Some(Self::Relay(station, addresses, Arc::new(edge.relay_pool.trusted())));
         }
-        // Over a link with a captive portal, which answers in the server's place, nothing counts.
+        // Over a link with a captive portal, an answer is no evidence: it may come from the portal.
         let of = |link: String| Some((edge.relay_pool.dialer.direct_probe_target(&link)?, link));
         let servers =
             edge.relay_pool.dialer.link_names().into_iter().filter_map(of).map(|(server, link)| (link, server));
@@ -75,7 +77,7 @@ impl Server {
             .filter(|server| !matches!(server, Self::Direct(all) if all.is_empty()))
     }
 
-    /// The best that these links show; `whole`: with TLS.
+    /// Probes all these links at once and returns the best result; `whole`: with a TLS handshake.
     pub(super) async fn over(&self, links: &[String], whole: bool, patience: Patience) -> Shown {
         let mut tried = JoinSet::new();
         for link in links {
@@ -91,7 +93,7 @@ impl Server {
         best
     }
 
-    /// What this link shows.
+    /// Probes this link; `whole`: with a TLS handshake.
     pub(super) async fn over_one(&self, link: &str, whole: bool, patience: Patience) -> Shown {
         match self {
             Self::Direct(servers) => match servers.get(link) {
@@ -112,7 +114,8 @@ impl Server {
     }
 }
 
-/// The first of several connections over the link that stands, to the first two addresses in turn; otherwise what they have shown.
+/// Returns the first of several connections over the link that succeeds; they go to the first two addresses in turn. The error is the best
+/// result of the failed attempts.
 async fn first(addresses: &[SocketAddr], link: &str, patience: Patience) -> Result<TcpStream, Shown> {
     let Patience { tries, apart, limit } = patience;
     let mut attempts = JoinSet::new();

@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use marline_core::units::Ratio;
-use marline_sim::rng::{Purpose, Stream};
-use marline_sim::spec::{Change, Event};
+use marline_sim::rng::{Purpose, RandomStream};
+use marline_sim::spec::{LinkEvent, LinkEventKind};
 
 /// From the beginning of one to that of the next, on average (§6.4).
 const EVERY: Duration = Duration::from_secs(20);
@@ -35,7 +35,7 @@ impl Blackout {
 
 /// Blackouts of this length within a run.
 pub(crate) fn draw(seed: u64, length: Duration, run: Duration) -> Vec<Blackout> {
-    let mut random = Stream::new(seed, "blackouts", 0, Purpose::Other);
+    let mut random = RandomStream::new(seed, "blackouts", 0, Purpose::Other);
     // Off by at most a quarter either way, in steps of a thousandth.
     let mut gap = |mean: Duration| mean.mul_f64(0.75 + random.below(501) as f64 / 1000.0);
     let mut all = Vec::new();
@@ -48,9 +48,12 @@ pub(crate) fn draw(seed: u64, length: Duration, run: Duration) -> Vec<Blackout> 
 }
 
 /// What the lab is to do.
-pub(crate) fn events(link: &str, blackouts: &[Blackout]) -> Vec<Event> {
-    let event = |at, change| Event { at, link: link.to_owned(), change };
-    blackouts.iter().flat_map(|dark| [event(dark.from, Change::Down), event(dark.end(), Change::Back)]).collect()
+pub(crate) fn events(link: &str, blackouts: &[Blackout]) -> Vec<LinkEvent> {
+    let event = |at, change| LinkEvent { at, link: link.to_owned(), change };
+    blackouts
+        .iter()
+        .flat_map(|dark| [event(dark.from, LinkEventKind::Down), event(dark.end(), LinkEventKind::Restore)])
+        .collect()
 }
 
 /// The share of the time from `from` to `to` that was not dark.

@@ -25,8 +25,8 @@ const BEFORE: Duration = Duration::from_secs(1);
 
 /// See the [module](self). `mbps` is what is offered.
 pub(crate) fn goodput(lab: &Lab, mbps: f64, length: Duration) -> io::Result<f64> {
-    let receiver = lab.inside(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
-    let sender = lab.inside_at(world::place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let receiver = lab.run_at_client(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
+    let sender = lab.run_at_site(world::place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
     receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
     let over = Arc::new(AtomicBool::new(false));
     let told = over.clone();

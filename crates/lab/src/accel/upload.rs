@@ -30,13 +30,13 @@ const HEAD: usize = 4096;
 
 /// Starts it; its clock began at `zero`.
 pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Download, LabError> {
-    let address = crate::places::address(world::place());
+    let address = crate::wan_topology::site_address(world::place());
     let listen = || {
         let listener = TcpListener::bind((address, PORT))?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    let listener = lab.inside_at(world::place(), listen).map_err(LabError::at("listening for an upload"))?;
+    let listener = lab.run_at_site(world::place(), listen).map_err(LabError::at_step("listening for an upload"))?;
     let stop = Arc::new(AtomicBool::new(false));
     let (path, heard) = (payload.path(), Arc::clone(&stop));
     let reader = std::thread::spawn(move || receive(&listener, &path, zero, &heard));

@@ -20,16 +20,16 @@
 
 mod accel;
 mod assign;
+mod cases;
 mod cpu;
 mod default_link;
 mod fleet;
-mod judge;
 mod paths;
 mod proxy;
-mod returning;
-mod sheet;
-mod turns;
-mod wired;
+mod report;
+mod returning_link;
+mod verdict;
+mod veth_testbed;
 
 use std::path::PathBuf;
 
@@ -38,23 +38,26 @@ use marline_core::units::DataSize;
 use marline_sim::scenario::Scenario;
 use serde_json::{Value, json};
 
-use crate::evidence::{By, Machine};
 use crate::result_file::ResultFile;
-use crate::runner::command::{begin, exit_code, line, print, record, resize, say, tell_skipped, tell_unfinished};
-use crate::runner::{Plan, Results, rounded, summary};
+use crate::results::{Backend, HostInfo};
+use crate::runner::command::{
+    exit_code, notice, outcome_line, prepare_run, print_line, print_skipped, print_unfinished, result_record,
+    with_size,
+};
+use crate::runner::{Results, RunPlan, format_duration, summary};
 use crate::{LabError, scenarios};
-use judge::Verdict;
-pub(crate) use turns::is_stopped;
+pub(crate) use cases::is_interrupted;
+use verdict::Verdict;
 
 /// `marline-lab bench`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = AFTER)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    what: Option<What>,
+    command: Option<BenchCommand>,
 }
 
-const AFTER: &str = "\
+const AFTER_HELP: &str = "\
 Without a word it does `floors`: ten sets of links and the pairs of traces (skipped without --traces), 100 MB, three runs
 of marline, aria2 in three settings and curl, in real time. That takes about 40 minutes; how long at least is said at the
 start. Ctrl-C ends it and shows what there is. For a look: `marline-lab bench floors --quick` (a quarter of an hour), or
@@ -63,9 +66,9 @@ Needs nginx, curl and aria2c. The exit code is 1 only if a download failed or no
 
 /// What is compared; without a word: floors.
 #[derive(Clone, Debug, Subcommand)]
-enum What {
+enum BenchCommand {
     /// Time over ideal on pairs of links, against aria2 and curl.
-    Floors(FloorArgs),
+    Thresholds(ThresholdArgs),
     /// Small files against curl on the best link.
     Small(CommonArgs),
     /// The same links named in both orders.
@@ -85,7 +88,7 @@ enum What {
     /// `marline accel`: losses, blackouts, ACKs in a shared cell, what it must not harm, what it costs.
     Accel(accel::AccelArgs),
     /// A link that comes back: how soon it carries again, under `marline paths` and `marline edge`.
-    ReturningLink(returning::ReturningArgs),
+    ReturningLink(returning_link::ReturningArgs),
     /// The matching of boxes and relays: drawn fleets up to a million boxes, and boxes that come and go.
     Assign(assign::AssignArgs),
 }
@@ -103,7 +106,7 @@ struct CommonArgs {
 
 /// `marline-lab bench floors`.
 #[derive(Clone, Debug, Default, Args)]
-struct FloorArgs {
+struct ThresholdArgs {
     /// Only these: a, a-https, b, c, d, e, f, h, i, j, pairs.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
@@ -121,35 +124,35 @@ struct FloorArgs {
 }
 
 /// The cases of `floors`, in the order of the table.
-const FLOORS: [&str; 11] = ["a", "a-https", "b", "c", "d", "e", "f", "pairs", "h", "i", "j"];
+const THRESHOLD_CASES: [&str; 11] = ["a", "a-https", "b", "c", "d", "e", "f", "pairs", "h", "i", "j"];
 
 /// Does it, and gives the exit code.
 pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
-    match args.what.clone().unwrap_or_else(|| What::Floors(FloorArgs::default())) {
-        What::Floors(args) => floors(&args),
-        What::Small(args) => compare(&["floor-small"], None, &args, &[]),
-        What::Order(args) => compare(&["floor-order"], None, &args, &[]),
-        What::Rss(args) => compare(&["floor-rss", "floor-rss-https"], None, &args, &[]),
-        What::Cpu(args) => cpu::run(&args),
-        What::Proxy(args) => proxy::run(&args),
-        What::Paths(args) => paths::run(&args),
-        What::Fleet(args) => fleet::run(&args),
-        What::DefaultLink(args) => default_link::run(&args),
-        What::Accel(args) => accel::run(&args),
-        What::ReturningLink(args) => returning::run(&args),
-        What::Assign(args) => assign::run(&args),
+    match args.command.clone().unwrap_or_else(|| BenchCommand::Thresholds(ThresholdArgs::default())) {
+        BenchCommand::Thresholds(args) => run_thresholds(&args),
+        BenchCommand::Small(args) => compare(&["floor-small"], None, &args, &[]),
+        BenchCommand::Order(args) => compare(&["floor-order"], None, &args, &[]),
+        BenchCommand::Rss(args) => compare(&["floor-rss", "floor-rss-https"], None, &args, &[]),
+        BenchCommand::Cpu(args) => cpu::run(&args),
+        BenchCommand::Proxy(args) => proxy::run(&args),
+        BenchCommand::Paths(args) => paths::run(&args),
+        BenchCommand::Fleet(args) => fleet::run(&args),
+        BenchCommand::DefaultLink(args) => default_link::run(&args),
+        BenchCommand::Accel(args) => accel::run(&args),
+        BenchCommand::ReturningLink(args) => returning_link::run(&args),
+        BenchCommand::Assign(args) => assign::run(&args),
     }
 }
 
-fn floors(args: &FloorArgs) -> Result<u8, LabError> {
-    if let Some(unknown) = args.cases.iter().find(|case| !FLOORS.contains(&case.as_str())) {
-        return Err(LabError::Spec(format!("no floor `{unknown}`; there are: {}", FLOORS.join(", "))));
+fn run_thresholds(args: &ThresholdArgs) -> Result<u8, LabError> {
+    if let Some(unknown) = args.cases.iter().find(|case| !THRESHOLD_CASES.contains(&case.as_str())) {
+        return Err(LabError::Spec(format!("no floor `{unknown}`; there are: {}", THRESHOLD_CASES.join(", "))));
     }
-    let wanted = |case: &&str| match args.cases.is_empty() {
+    let is_wanted = |case: &&str| match args.cases.is_empty() {
         true => !(args.quick && *case == "pairs"),
         false => args.cases.iter().any(|wanted| wanted == case),
     };
-    let names = FLOORS.into_iter().filter(wanted);
+    let names = THRESHOLD_CASES.into_iter().filter(is_wanted);
     let names: Vec<String> =
         names.map(|case| if case == "pairs" { case.to_string() } else { format!("floor-{case}") }).collect();
     let mut common = args.common.clone();
@@ -163,62 +166,62 @@ fn floors(args: &FloorArgs) -> Result<u8, LabError> {
 /// Runs scenarios one after the other, prints a table for each case, and all verdicts at the end.
 fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[PathBuf]) -> Result<u8, LabError> {
     let file = ResultFile::open_if(args.json.as_ref())?;
-    let mut scenarios: Vec<Scenario> = names.iter().map(|name| scenarios::find(name)).collect::<Result<_, _>>()?;
+    let mut scenarios: Vec<Scenario> = names.iter().map(|name| scenarios::load(name)).collect::<Result<_, _>>()?;
     if let Some(size) = size {
-        scenarios.iter_mut().for_each(|scenario| resize(scenario, size));
+        scenarios.iter_mut().for_each(|scenario| with_size(scenario, size));
     }
     let traces = scenarios::trace_directories(traces);
-    let plan = |scenario| plan(scenario, args.runs, &traces);
-    let wanted: usize = scenarios.iter().map(|scenario| plan(scenario).downloads()).sum();
-    begin(By::Lab)?;
-    print(&Machine::here().line());
-    let least = scenarios.iter().map(|scenario| plan(scenario).least()).sum();
-    say(&format!("{wanted} downloads, {} at least", rounded(least)));
+    let plan = |scenario| run_plan(scenario, args.runs, &traces);
+    let download_count: usize = scenarios.iter().map(|scenario| plan(scenario).download_count()).sum();
+    prepare_run(Backend::Lab)?;
+    print_line(&HostInfo::current().to_line());
+    let min_time = scenarios.iter().map(|scenario| plan(scenario).min_time()).sum();
+    notice(&format!("{download_count} downloads, {} at least", format_duration(min_time)));
     let mut verdicts: Vec<Verdict> = Vec::new();
     let mut records: Vec<Value> = Vec::new();
     let mut all = Results::default();
     for scenario in &scenarios {
-        let results = plan(scenario).run(|_, _, _| false, |outcome| say(&line(outcome)))?;
-        tell_skipped(&results);
-        tables(scenario, &results);
-        let judged = judge::judge(scenario, &results.outcomes);
-        let mut record = record(scenario, &results);
-        record["verdicts"] = json!(judged);
-        records.push(record);
-        verdicts.extend(judged);
+        let results = plan(scenario).run(|_, _, _| false, |outcome| notice(&outcome_line(outcome)))?;
+        print_skipped(&results);
+        print_tables(scenario, &results);
+        let verdicts_of_scenario = verdict::verdicts(scenario, &results.outcomes);
+        let mut scenario_record = result_record(scenario, &results);
+        scenario_record["verdicts"] = json!(verdicts_of_scenario);
+        records.push(scenario_record);
+        verdicts.extend(verdicts_of_scenario);
         all.outcomes.extend(results.outcomes);
-        all.untraced |= results.untraced;
-        if results.stopped {
-            all.stopped = true;
+        all.is_trace_missing |= results.is_trace_missing;
+        if results.is_stopped {
+            all.is_stopped = true;
             break;
         }
     }
-    print(&format!("\n{}", judge::table(&verdicts).plain()));
+    print_line(&format!("\n{}", verdict::table(&verdicts).to_text()));
     if let Some(file) = file {
         file.write(&format!("{:#}\n", Value::Array(records)))?;
     }
-    tell_unfinished(&all, wanted);
+    print_unfinished(&all, download_count);
     Ok(exit_code(&all))
 }
 
-fn plan<'a>(scenario: &'a Scenario, runs: Option<u32>, traces: &[PathBuf]) -> Plan<'a> {
-    Plan {
+fn run_plan<'a>(scenario: &'a Scenario, runs: Option<u32>, traces: &[PathBuf]) -> RunPlan<'a> {
+    RunPlan {
         scenario,
         runs: runs.unwrap_or(scenario.runs),
-        by: By::Lab,
+        backend: Backend::Lab,
         traces: traces.to_vec(),
-        samples: false,
-        show: false,
+        samples_process: false,
+        shows_progress: false,
     }
 }
 
-fn tables(scenario: &Scenario, results: &Results) {
+fn print_tables(scenario: &Scenario, results: &Results) {
     for case in summary::cases_of(&results.outcomes) {
         let groups = summary::groups(scenario, case, &results.outcomes);
         let links = scenario.case(case).map(|case| {
-            let words = case.links.iter().map(ToString::to_string);
-            words.chain(case.events.iter().map(ToString::to_string)).collect::<Vec<_>>().join(" ")
+            let specs = case.links.iter().map(ToString::to_string);
+            specs.chain(case.events.iter().map(ToString::to_string)).collect::<Vec<_>>().join(" ")
         });
-        print(&format!("\n{case}: {}\n{}", links.unwrap_or_default(), summary::table(&groups).plain()));
+        print_line(&format!("\n{case}: {}\n{}", links.unwrap_or_default(), summary::table(&groups).to_text()));
     }
 }

@@ -21,21 +21,21 @@ pub struct Lateness {
 
 /// Collects samples.
 #[derive(Clone, Debug)]
-pub(super) struct Histogram {
+pub(super) struct LatenessHistogram {
     /// In microseconds.
     counts: Counts<u64>,
     max: Duration,
 }
 
-impl Histogram {
+impl LatenessHistogram {
     pub(super) fn new() -> Self {
         let counts = Counts::new_with_bounds(1, LONGEST, DIGITS).expect("bounds that hdrhistogram allows");
         Self { counts, max: Duration::ZERO }
     }
 
-    pub(super) fn record(&mut self, late: Duration) {
-        self.counts.saturating_record(u64::try_from(late.as_micros()).unwrap_or(u64::MAX));
-        self.max = self.max.max(late);
+    pub(super) fn record(&mut self, lateness: Duration) {
+        self.counts.saturating_record(u64::try_from(lateness.as_micros()).unwrap_or(u64::MAX));
+        self.max = self.max.max(lateness);
     }
 
     pub(super) fn lateness(&self) -> Lateness {
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn quantiles_are_within_1_percent() {
         for micros in (0..5000).step_by(7).chain((1..40).map(|n| 1 << n)).chain([123_456_789]) {
-            let mut histogram = Histogram::new();
+            let mut histogram = LatenessHistogram::new();
             (0..99).for_each(|_| histogram.record(Duration::from_micros(micros)));
             histogram.record(Duration::MAX);
             let p50 = histogram.lateness().p50.as_micros() as u64;
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_samples() {
-        let mut histogram = Histogram::new();
+        let mut histogram = LatenessHistogram::new();
         assert_eq!(histogram.lateness(), Lateness::default());
         for micros in 1..=100 {
             histogram.record(Duration::from_micros(micros));

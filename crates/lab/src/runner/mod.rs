@@ -22,66 +22,66 @@ use std::time::Duration;
 use marline_core::units::DataSize;
 use marline_sim::scenario::{Case, Client, Scenario};
 
-use crate::evidence::{By, Outcome};
+use crate::results::{Backend, DownloadOutcome};
 use crate::{LabError, Payload, scenarios};
 pub(crate) use real::sha256;
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct RunPlan<'a> {
     /// The scenario.
     pub(crate) scenario: &'a Scenario,
     /// Repetitions, instead of the scenario's.
     pub(crate) runs: u32,
     /// Virtual or real time.
-    pub(crate) by: By,
+    pub(crate) backend: Backend,
     /// Where traces are.
     pub(crate) traces: Vec<PathBuf>,
     /// Whether the client's processor and memory are followed over time.
-    pub(crate) samples: bool,
+    pub(crate) samples_process: bool,
     /// Whether our own client shows its progress to the user.
-    pub(crate) show: bool,
+    pub(crate) shows_progress: bool,
 }
 
 /// What came of a plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
     /// In the order in which they were made.
-    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) outcomes: Vec<DownloadOutcome>,
     /// `case` or `client`, and the reason.
     pub(crate) skipped: Vec<(String, String)>,
     /// Whether a case was skipped because of its trace.
-    pub(crate) untraced: bool,
+    pub(crate) is_trace_missing: bool,
     /// Whether the user stopped it. What was under way then is not among the outcomes.
-    pub(crate) stopped: bool,
+    pub(crate) is_stopped: bool,
 }
 
-impl Plan<'_> {
+impl RunPlan<'_> {
     /// Those that exist in this kind of time.
     fn clients(&self) -> Vec<&Client> {
-        self.scenario.clients.iter().filter(|client| self.by == By::Lab || client.is_ours()).collect()
+        self.scenario.clients.iter().filter(|client| self.backend == Backend::Lab || client.is_marline()).collect()
     }
 
     /// The cases whose traces are there, loaded.
-    fn loaded(&self) -> impl Iterator<Item = Case> {
+    fn loaded_cases(&self) -> impl Iterator<Item = Case> {
         let cases = self.scenario.cases.iter().cloned();
         cases.filter_map(|mut case| case.load(&self.traces).is_ok().then_some(case))
     }
 
     /// How many downloads it has, cases without their traces left out.
-    pub(crate) fn downloads(&self) -> usize {
-        self.loaded().count() * self.clients().len() * self.runs as usize
+    pub(crate) fn download_count(&self) -> usize {
+        self.loaded_cases().count() * self.clients().len() * self.runs as usize
     }
 
     /// The least that they take in real time: what each client's links need.
-    pub(crate) fn least(&self) -> Duration {
+    pub(crate) fn min_time(&self) -> Duration {
         let mut once = Duration::ZERO;
-        for case in self.loaded() {
+        for case in self.loaded_cases() {
             for client in self.clients() {
                 let mut alone = case.clone();
-                alone.links.retain(|link| client.only().is_none_or(|only| only == link.name));
+                alone.links.retain(|link| client.only_link().is_none_or(|only| only == link.name));
                 alone.events.retain(|event| alone.links.iter().any(|link| link.name == event.link));
-                once += alone.ideal().unwrap_or_default();
+                once += alone.ideal_time().unwrap_or_default();
             }
         }
         once * self.runs
@@ -90,36 +90,36 @@ impl Plan<'_> {
     /// Runs it. `done` tells whether an outcome exists already (case, client, run), `tell` hears each new one.
     pub(crate) fn run(
         &self,
-        done: impl Fn(&str, &Client, u32) -> bool,
-        mut tell: impl FnMut(&Outcome),
+        is_done: impl Fn(&str, &Client, u32) -> bool,
+        mut tell: impl FnMut(&DownloadOutcome),
     ) -> Result<Results, LabError> {
         let mut results = Results::default();
-        let mut workshop = Workshop::new(self)?;
+        let mut runner = DownloadRunner::new(self)?;
         let clients = self.clients();
         for other in self.scenario.clients.iter().filter(|c| !clients.contains(c)) {
             results.skipped.push((other.to_string(), "is no part of the simulation".into()));
         }
-        if self.by == By::Lab {
-            crate::peers::check_installed(clients.iter().copied())?;
+        if self.backend == Backend::Lab {
+            crate::clients::check_installed(clients.iter().copied())?;
         }
         for case in &self.scenario.cases {
             let mut case = case.clone();
             if let Err(error) = case.load(&self.traces) {
-                results.skipped.push((case.name.clone(), scenarios::trace_refusal(&error, &self.traces)));
-                results.untraced = true;
+                results.skipped.push((case.name.clone(), scenarios::trace_error_text(&error, &self.traces)));
+                results.is_trace_missing = true;
                 continue;
             }
             for run in 0..self.runs {
-                let drawn = case.drawn(run);
+                let drawn = case.with_sampled_rates(run);
                 for turn in 0..clients.len() {
                     let client = clients[(turn + run as usize) % clients.len()];
-                    if done(&case.name, client, run) {
+                    if is_done(&case.name, client, run) {
                         continue;
                     }
-                    let outcome = workshop.outcome(&drawn, client, run)?.with_joules();
+                    let outcome = runner.outcome(&drawn, client, run)?.with_energy();
                     // A download that the user broke off says nothing.
-                    if self.by == By::Lab && marline_sys::signal::caught().is_some() {
-                        results.stopped = true;
+                    if self.backend == Backend::Lab && marline_sys::signal::caught().is_some() {
+                        results.is_stopped = true;
                         return Ok(results);
                     }
                     tell(&outcome);
@@ -132,42 +132,42 @@ impl Plan<'_> {
 }
 
 /// What is kept from one download to the next.
-struct Workshop<'a> {
-    plan: &'a Plan<'a>,
+struct DownloadRunner<'a> {
+    plan: &'a RunPlan<'a>,
     program: PathBuf,
     /// Served files by size.
     payloads: BTreeMap<DataSize, Payload>,
 }
 
-impl<'a> Workshop<'a> {
-    fn new(plan: &'a Plan<'a>) -> Result<Self, LabError> {
+impl<'a> DownloadRunner<'a> {
+    fn new(plan: &'a RunPlan<'a>) -> Result<Self, LabError> {
         // Virtual time and other clients do without it.
-        let is_run = plan.by == By::Lab && plan.scenario.clients.iter().any(Client::is_ours);
+        let is_run = plan.backend == Backend::Lab && plan.scenario.clients.iter().any(Client::is_marline);
         let program = if is_run { crate::program::marline()? } else { PathBuf::new() };
         Ok(Self { plan, program, payloads: BTreeMap::new() })
     }
 
-    fn outcome(&mut self, case: &Case, client: &Client, run: u32) -> Result<Outcome, LabError> {
-        match self.plan.by {
-            By::Sim => Ok(virtual_time::outcome(case, client, run, self.plan.scenario.protocol)),
-            By::Lab => {
+    fn outcome(&mut self, case: &Case, client: &Client, run: u32) -> Result<DownloadOutcome, LabError> {
+        match self.plan.backend {
+            Backend::Sim => Ok(virtual_time::simulate_download(case, client, run, self.plan.scenario.protocol)),
+            Backend::Lab => {
                 let payload = match self.payloads.entry(case.size) {
                     std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
                     std::collections::btree_map::Entry::Vacant(place) => {
-                        let step = LabError::at(format!("a file of {} in memory", case.size));
+                        let step = LabError::at_step(format!("a file of {} in memory", case.size));
                         place.insert(Payload::new(case.size).map_err(step)?)
                     }
                 };
                 let secure = self.plan.scenario.protocol == marline_sim::scenario::Protocol::Https;
-                real::outcome(&real::Download {
+                real::run_download(&real::DownloadSpec {
                     case,
                     client,
                     run,
                     payload,
-                    secure,
+                    uses_tls: secure,
                     program: &self.program,
-                    samples: self.plan.samples,
-                    show: self.plan.show,
+                    samples_process: self.plan.samples_process,
+                    shows_progress: self.plan.shows_progress,
                 })
             }
         }
@@ -175,7 +175,7 @@ impl<'a> Workshop<'a> {
 }
 
 /// For people: `48 seconds`, `20 minutes`, `1.5 hours`.
-pub(crate) fn rounded(time: Duration) -> String {
+pub(crate) fn format_duration(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
         seconds if seconds < 3600.0 => format!("{:.0} minutes", seconds / 60.0),
@@ -184,10 +184,10 @@ pub(crate) fn rounded(time: Duration) -> String {
 }
 
 /// Longer than any sound client needs: several times what its links could do, and a minute for time-outs.
-fn limit(case: &Case, client: &Client) -> Duration {
+fn time_limit(case: &Case, client: &Client) -> Duration {
     let links: Vec<_> =
-        case.links.iter().filter(|link| client.only().is_none_or(|only| only == link.name)).cloned().collect();
-    let alone = marline_sim::ideal::ideal(&links, &case.events, case.size).or_else(|| case.ideal());
+        case.links.iter().filter(|link| client.only_link().is_none_or(|only| only == link.name)).cloned().collect();
+    let alone = marline_sim::lower_bound::ideal_time(&links, &case.events, case.size).or_else(|| case.ideal_time());
     alone.unwrap_or_default() * 4 + Duration::from_secs(60)
 }
 

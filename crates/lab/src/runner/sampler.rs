@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::evidence::ProcessSample;
+use crate::results::ProcessSample;
 
-const PERIOD: Duration = Duration::from_millis(500);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// `USER_HZ`, which Linux shows to programs as 100 on every architecture that marline runs on.
 const TICKS_PER_S: f64 = 100.0;
-const PAGE: u64 = 4096;
+const PAGE_SIZE: u64 = 4096;
 
 /// Runs `work`, and samples the child running `program` that it starts; none: just runs it.
-pub(super) fn beside<T>(program: Option<&Path>, work: impl FnOnce() -> T) -> (T, Vec<ProcessSample>) {
+pub(super) fn with_samples<T>(program: Option<&Path>, work: impl FnOnce() -> T) -> (T, Vec<ProcessSample>) {
     let Some(program) = program.and_then(Path::file_name) else {
         return (work(), Vec::new());
     };
@@ -27,17 +27,17 @@ pub(super) fn beside<T>(program: Option<&Path>, work: impl FnOnce() -> T) -> (T,
     let before = children(&name);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let samples = scope.spawn(|| follow(&name, &before, &over));
+        let samples = scope.spawn(|| sample_process(&name, &before, &over));
         let result = work();
         over.store(true, Ordering::Relaxed);
         (result, samples.join().unwrap_or_default())
     })
 }
 
-fn follow(name: &[u8], before: &BTreeSet<u32>, over: &AtomicBool) -> Vec<ProcessSample> {
+fn sample_process(name: &[u8], before: &BTreeSet<u32>, is_over: &AtomicBool) -> Vec<ProcessSample> {
     let wait = |time| {
         thread::sleep(time);
-        !over.load(Ordering::Relaxed)
+        !is_over.load(Ordering::Relaxed)
     };
     let child = loop {
         if let Some(child) = children(name).difference(before).next().copied() {
@@ -49,14 +49,14 @@ fn follow(name: &[u8], before: &BTreeSet<u32>, over: &AtomicBool) -> Vec<Process
     };
     let (zero, mut samples) = (Instant::now(), Vec::new());
     let (mut last_at, mut last_ticks) = (0.0, 0);
-    while wait(PERIOD) {
-        let Some((ticks, pages)) = usage(child) else { break };
+    while wait(SAMPLE_INTERVAL) {
+        let Some((ticks, pages)) = ticks_and_pages(child) else { break };
         let at = zero.elapsed().as_secs_f64();
         let busy = (ticks - last_ticks) as f64 / TICKS_PER_S;
         samples.push(ProcessSample {
             at_s: at,
             cpu_percent: busy / (at - last_at) * 100.0,
-            rss_bytes: pages * PAGE,
+            rss_bytes: pages * PAGE_SIZE,
         });
         (last_at, last_ticks) = (at, ticks);
     }
@@ -68,24 +68,24 @@ fn children(name: &[u8]) -> BTreeSet<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let named = |pid: &u32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name);
-    let ours = |pid: &u32| fields(*pid).and_then(|f| f.get(1)?.parse().ok()) == Some(std::process::id());
-    pids.filter(named).filter(ours).collect()
+    let measured = |pid: &u32| stat_fields(*pid).and_then(|f| f.get(1)?.parse().ok()) == Some(std::process::id());
+    pids.filter(named).filter(measured).collect()
 }
 
 /// What a process has used so far: seconds of processor time, and resident bytes now.
-pub(crate) fn used(pid: u32) -> Option<(f64, u64)> {
-    usage(pid).map(|(ticks, pages)| (ticks as f64 / TICKS_PER_S, pages * PAGE))
+pub(crate) fn usage_of(pid: u32) -> Option<(f64, u64)> {
+    ticks_and_pages(pid).map(|(ticks, pages)| (ticks as f64 / TICKS_PER_S, pages * PAGE_SIZE))
 }
 
 /// Processor time in ticks, and resident pages.
-fn usage(pid: u32) -> Option<(u64, u64)> {
-    let fields = fields(pid)?;
+fn ticks_and_pages(pid: u32) -> Option<(u64, u64)> {
+    let fields = stat_fields(pid)?;
     let number = |at: usize| fields.get(at).and_then(|word| word.parse::<u64>().ok());
     Some((number(11)? + number(12)?, number(21)?))
 }
 
 /// What stands behind the name in `/proc/PID/stat`: state, parent, … (proc(5), from field 3).
-fn fields(pid: u32) -> Option<Vec<String>> {
+fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
 }
@@ -102,10 +102,10 @@ mod tests {
         let program = directory.path().join("marline-followed");
         std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
         let spin = "end=$(($(date +%s) + 2)); while [ $(date +%s) -lt $end ]; do :; done";
-        let (status, samples) = beside(Some(&program), || Command::new(&program).args(["-c", spin]).status());
+        let (status, samples) = with_samples(Some(&program), || Command::new(&program).args(["-c", spin]).status());
         assert!(status.unwrap().success());
         assert!(samples.len() >= 2, "{samples:?}");
         assert!(samples.iter().all(|sample| sample.rss_bytes > 100_000));
-        assert!(beside(None, || ()).1.is_empty());
+        assert!(with_samples(None, || ()).1.is_empty());
     }
 }

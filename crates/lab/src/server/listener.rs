@@ -20,11 +20,11 @@ use std::process::Command;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::Congestion;
-use crate::network::Networks;
+use crate::network::Namespaces;
 
 /// See the [module](self).
-pub(super) fn hand_over(command: &mut Command, networks: &Networks) -> io::Result<()> {
-    let congestion = networks.congestion.wanted;
+pub(super) fn pass_listeners(command: &mut Command, networks: &Namespaces) -> io::Result<()> {
+    let congestion = networks.congestion.requested;
     let v4 = networks.server.run(|| listen((Ipv4Addr::UNSPECIFIED, 80).into(), congestion))?;
     command.stdin(v4);
     let mut sockets = "0;".to_owned();

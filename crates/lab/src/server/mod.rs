@@ -1,10 +1,10 @@
 //! What stands at the other end: a real nginx, or any command.
 
 mod certificate;
-mod folder;
 mod listener;
 mod nginx;
 mod payload;
+mod temp_dir;
 
 use std::fs::{self, File};
 use std::io;
@@ -18,52 +18,57 @@ use marline_sys::namespace::Network;
 use marline_sys::process::Room;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::network::Networks;
-use crate::places;
+use crate::network::Namespaces;
+use crate::wan_topology;
 use crate::{LabError, Service};
-use certificate::Certificate;
-pub use folder::Folder;
-pub(crate) use folder::sweep_all;
+use certificate::ServerCertificate;
 pub use payload::Payload;
+pub use temp_dir::TempDir;
+pub(crate) use temp_dir::remove_stale_dirs;
 
 /// A server is given this long to listen.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running server.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct LabServer {
     child: Child,
     /// Its files; none for a command.
-    folder: Option<Folder>,
-    authority: Option<PathBuf>,
+    temp_dir: Option<TempDir>,
+    ca_file: Option<PathBuf>,
     address: Ipv4Addr,
     path: String,
 }
 
-impl Server {
+impl LabServer {
     /// Starts what the description asks for, and waits until it listens.
     /// `mptcp`: nginx's port 80 speaks it. `place`: where it stands.
     pub(crate) fn start(
         service: &Service,
         mptcp: bool,
-        place: usize,
-        networks: &Networks,
-        room: &Room,
+        site_number: usize,
+        networks: &Namespaces,
+        pid_namespace: &Room,
     ) -> Result<Option<Self>, LabError> {
-        let no_such = || LabError::Server(format!("there is no place {place}"));
-        let site = Site { network: networks.at(place).ok_or_else(no_such)?, address: places::address(place), room };
+        let no_such = || LabError::Server(format!("there is no place {site_number}"));
+        let site = ServerSite {
+            network: networks.site(site_number).ok_or_else(no_such)?,
+            address: wan_topology::site_address(site_number),
+            pid_namespace,
+        };
         match service {
             Service::None => Ok(None),
-            Service::Files(path) => Self::nginx(path, mptcp.then_some(networks), &site).map(Some),
-            Service::Command(line) => Self::command(line, &site).map(Some),
+            Service::Files(path) => Self::start_nginx(path, mptcp.then_some(networks), &site).map(Some),
+            Service::Command(line) => Self::start_command(line, &site).map(Some),
         }
     }
 
-    fn nginx(path: &Path, mptcp: Option<&Networks>, site: &Site<'_>) -> Result<Self, LabError> {
-        let program = find("nginx").ok_or(LabError::Missing { program: "nginx".into(), package: "nginx-light" })?;
-        let step = || LabError::at(format!("serving {}", path.display()));
+    fn start_nginx(path: &Path, mptcp: Option<&Namespaces>, site: &ServerSite<'_>) -> Result<Self, LabError> {
+        let program = find_program("nginx")
+            .ok_or(LabError::MissingProgram { program: "nginx".into(), package: "nginx-light" })?;
+        let step = || LabError::at_step(format!("serving {}", path.display()));
         let path = fs::canonicalize(path).map_err(step())?;
-        let folder = Folder::new().map_err(step())?;
+        let folder = TempDir::new().map_err(step())?;
         let (root, name) = if path.is_dir() {
             (path.clone(), String::new())
         } else {
@@ -72,24 +77,24 @@ impl Server {
             fs::create_dir(&root).map_err(step())?;
             let name = path.file_name().unwrap_or_default();
             std::os::unix::fs::symlink(&path, root.join(name)).map_err(step())?;
-            (root, escaped(&name.to_string_lossy()))
+            (root, percent_encoded(&name.to_string_lossy()))
         };
-        let certificate = Certificate::create(folder.path()).map_err(step())?;
-        nginx::configure(folder.path(), &root, &certificate, mptcp.is_some()).map_err(step())?;
+        let certificate = ServerCertificate::create(folder.path()).map_err(step())?;
+        nginx::write_config(folder.path(), &root, &certificate, mptcp.is_some()).map_err(step())?;
         let log = folder.path().join("error.log");
         let mut command = Command::new(program);
         command.arg("-p").arg(folder.path()).arg("-c").arg(folder.path().join("nginx.conf"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         if let Some(networks) = mptcp {
-            listener::hand_over(&mut command, networks).map_err(LabError::at("listening for MPTCP"))?;
+            listener::pass_listeners(&mut command, networks).map_err(LabError::at_step("listening for MPTCP"))?;
         }
         command.stderr(File::create(folder.path().join("stderr.log")).map_err(step())?);
         let mut server = Self {
             child: spawn(&mut command, site).map_err(step())?,
-            authority: Some(certificate.authority),
+            ca_file: Some(certificate.ca_file),
             address: site.address,
             path: name,
-            folder: Some(folder),
+            temp_dir: Some(folder),
         };
         let address = site.address;
         let ready = server.wait(site.network, || {
@@ -97,22 +102,22 @@ impl Server {
         });
         match ready {
             Ok(true) => Ok(server),
-            Ok(false) => Err(server.failure("nginx does not listen")),
-            Err(error) => Err(server.failure(&format!("nginx: {error}: {}", last_line(&log)))),
+            Ok(false) => Err(server.into_error("nginx does not listen")),
+            Err(error) => Err(server.into_error(&format!("nginx: {error}: {}", last_line(&log)))),
         }
     }
 
-    fn command(line: &str, site: &Site<'_>) -> Result<Self, LabError> {
+    fn start_command(line: &str, site: &ServerSite<'_>) -> Result<Self, LabError> {
         let mut command = Command::new("sh");
         // Standard output belongs to the client's command.
         command.arg("-c").arg(line).stdin(Stdio::null()).stdout(io::stderr());
         let child = spawn(&mut command, site);
         let child = child.map_err(|source| LabError::Start { program: line.into(), source })?;
-        let mut server = Self { child, folder: None, authority: None, address: site.address, path: String::new() };
-        match server.wait(site.network, anybody_listens) {
+        let mut server = Self { child, temp_dir: None, ca_file: None, address: site.address, path: String::new() };
+        match server.wait(site.network, has_listener) {
             Ok(true) => Ok(server),
-            Ok(false) => Err(server.failure(&format!("`{line}` does not listen on any port"))),
-            Err(error) => Err(server.failure(&format!("`{line}`: {error}"))),
+            Ok(false) => Err(server.into_error(&format!("`{line}` does not listen on any port"))),
+            Err(error) => Err(server.into_error(&format!("`{line}`: {error}"))),
         }
     }
 
@@ -120,7 +125,7 @@ impl Server {
     fn wait(&mut self, network: &Network, ready: impl Fn() -> bool + Send) -> io::Result<bool> {
         let child = &mut self.child;
         network.run(move || {
-            let until = clock::now() + PATIENCE.as_nanos() as u64;
+            let until = clock::now() + LISTEN_TIMEOUT.as_nanos() as u64;
             while clock::now() < until {
                 if ready() {
                     return Ok(true);
@@ -135,10 +140,10 @@ impl Server {
     }
 
     /// The error, once the room has killed what may still run.
-    fn failure(mut self, what: &str) -> LabError {
+    fn into_error(mut self, what: &str) -> LabError {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let said = self.folder.as_ref().map(|folder| last_line(&folder.path().join("stderr.log")));
+        let said = self.temp_dir.as_ref().map(|folder| last_line(&folder.path().join("stderr.log")));
         match said.filter(|text| !text.is_empty()) {
             Some(said) => LabError::Server(format!("{what}: {said}")),
             None => LabError::Server(what.to_string()),
@@ -156,8 +161,8 @@ impl Server {
     }
 
     /// The certificate authority that vouches for it.
-    pub(crate) fn authority(&self) -> Option<&Path> {
-        self.authority.as_deref()
+    pub(crate) fn ca_file(&self) -> Option<&Path> {
+        self.ca_file.as_deref()
     }
 
     /// Waits for the end of a server that was killed.
@@ -167,22 +172,22 @@ impl Server {
 }
 
 /// Where a server stands.
-struct Site<'a> {
+struct ServerSite<'a> {
     network: &'a Network,
     address: Ipv4Addr,
-    room: &'a Room,
+    pid_namespace: &'a Room,
 }
 
 /// Starts a program there.
-fn spawn(command: &mut Command, site: &Site<'_>) -> io::Result<Child> {
+fn spawn(command: &mut Command, site: &ServerSite<'_>) -> io::Result<Child> {
     site.network.run(|| {
-        site.room.enter()?;
+        site.pid_namespace.enter()?;
         command.spawn()
     })
 }
 
 /// Whether a TCP socket listens or a UDP socket is bound in the network of this thread.
-fn anybody_listens() -> bool {
+fn has_listener() -> bool {
     let has = |table: &str, state: &str| {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
         text.lines().skip(1).any(|line| line.split_whitespace().nth(3) == Some(state))
@@ -191,10 +196,10 @@ fn anybody_listens() -> bool {
 }
 
 /// The program's path, also from the places where only root looks.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
-    places.map(|place| place.join(program)).find(|file| file.is_file())
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
+    dirs.map(|place| place.join(program)).find(|file| file.is_file())
 }
 
 fn last_line(file: &Path) -> String {
@@ -203,7 +208,7 @@ fn last_line(file: &Path) -> String {
 }
 
 /// A file's name as it stands in a URL (RFC 3986 §2.1).
-fn escaped(name: &str) -> String {
+fn percent_encoded(name: &str) -> String {
     const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
     utf8_percent_encode(name, RESERVED).to_string()
 }
@@ -214,13 +219,13 @@ mod tests {
 
     #[test]
     fn names_are_escaped_in_urls() {
-        assert_eq!(escaped("big-1.0_a~.iso"), "big-1.0_a~.iso");
-        assert_eq!(escaped("a b/ä"), "a%20b%2F%C3%A4");
+        assert_eq!(percent_encoded("big-1.0_a~.iso"), "big-1.0_a~.iso");
+        assert_eq!(percent_encoded("a b/ä"), "a%20b%2F%C3%A4");
     }
 
     #[test]
     fn a_program_is_found_by_name() {
-        assert!(find("sh").is_some());
-        assert!(find("no-such-program-of-marline").is_none());
+        assert!(find_program("sh").is_some());
+        assert!(find_program("no-such-program-of-marline").is_none());
     }
 }

@@ -7,8 +7,8 @@
 //! Both are used by every listener of this project (proxy, edge, relay, fleet service). They only decide; closing a
 //! connection is the caller's, which stores what it needs for that (`T`) with each entry.
 
-mod guests;
+mod conn_admission;
 mod handshakes;
 
-pub use guests::{Full, Guests, Ticket as GuestTicket};
-pub use handshakes::{Handshakes, Ticket as HandshakeTicket, network};
+pub use conn_admission::{AdmissionDenied, AdmissionTicket as GuestTicket, ConnAdmission};
+pub use handshakes::{HandshakeTicket, PendingHandshakes, client_network};

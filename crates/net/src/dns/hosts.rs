@@ -7,16 +7,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The addresses that the file gives for the name; none when it does not know it.
 pub(super) fn lookup(text: &str, name: &str) -> Vec<IpAddr> {
-    let mut found = Vec::new();
+    let mut addresses = Vec::new();
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
         let Some(address) = words.next().and_then(|word| word.parse().ok()) else { continue };
-        if words.any(|word| word.eq_ignore_ascii_case(name)) && !found.contains(&address) {
-            found.push(address);
+        if words.any(|word| word.eq_ignore_ascii_case(name)) && !addresses.contains(&address) {
+            addresses.push(address);
         }
     }
-    found
+    addresses
 }
 
 /// `localhost` and all below it are this machine, whatever anybody says (RFC 6761 §6.3).

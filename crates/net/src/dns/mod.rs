@@ -21,24 +21,24 @@
 //! device and no per-link configuration of Linux, which is all that is special here. DNSSEC and encrypted DNS are left to the system's
 //! resolver: what a download receives is proved by TLS and by its checksum.
 
-mod absolute;
-mod answer;
-mod exchange;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod hosts;
 mod leases;
+mod lookup_threads;
 mod message;
 mod nat64;
 mod netifd;
+mod query;
 mod rebinding;
+mod resolution;
 mod resolver;
 mod servers;
-mod threads;
+mod system_resolver;
 
-pub use absolute::absolute;
-pub use answer::{Answer, NoAddress, Source};
+pub use resolution::{AnswerSource, Resolution, ResolveError};
 pub use resolver::Resolver;
+pub use system_resolver::resolve_absolute;
 
 #[cfg(test)]
 pub(crate) mod tests;

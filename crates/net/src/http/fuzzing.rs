@@ -7,27 +7,27 @@ use std::time::SystemTime;
 use marline_core::fetch::{Head, ReqId, Trouble};
 use marline_core::units::DataSize;
 
-use super::chunk::Chunks;
-use super::{Event, Sink, answer, head};
+use super::chunked::ChunkDecoder;
+use super::{Event, Sink, response, response_head};
 
 /// The status of a proxy's response to CONNECT.
 pub fn connect_status(head: &[u8]) -> Option<u16> {
-    super::upstream::status_of(head)
+    super::upstream_proxy::response_status(head)
 }
 
 /// The answers of one connection, without the connection.
-pub struct Answers(answer::Answers);
+pub struct ResponseParser(response::ResponseParser);
 
-impl Answers {
+impl ResponseParser {
     /// Nothing has been asked for.
     #[expect(clippy::new_without_default, reason = "the same words as the type that it stands for")]
     pub fn new() -> Self {
-        Self(answer::Answers::new())
+        Self(response::ResponseParser::new())
     }
 
     /// A request was sent behind the others.
-    pub fn expect(&mut self, req: ReqId) {
-        self.0.expect(req);
+    pub fn expect_response(&mut self, req: ReqId) {
+        self.0.expect_response(req);
     }
 
     /// The body of the answer at hand may flow.
@@ -47,8 +47,8 @@ impl Answers {
 
     /// What can be said without further bytes.
     #[expect(clippy::should_implement_trait, reason = "the same words as the type that it stands for")]
-    pub fn next(&mut self) -> Option<Event> {
-        self.0.next()
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.0.next_event()
     }
 
     /// Takes bytes from the front of what has come.
@@ -57,8 +57,8 @@ impl Answers {
     }
 
     /// The connection has ended.
-    pub fn finish(&mut self, error: Option<Trouble>, unread: usize) {
-        self.0.finish(error, unread);
+    pub fn on_eof(&mut self, error: Option<Trouble>, unread: usize) {
+        self.0.on_eof(error, unread);
     }
 }
 
@@ -68,7 +68,7 @@ pub fn chunked<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     mut payload: impl FnMut(&[u8]),
 ) -> Option<(usize, bool)> {
-    let (mut chunks, mut used) = (Chunks::new(), 0);
+    let (mut chunks, mut used) = (ChunkDecoder::new(), 0);
     for piece in pieces {
         used += chunks.feed(piece, &mut payload).ok()?;
     }
@@ -81,6 +81,6 @@ pub fn fields<'a>(
     fields: impl Iterator<Item = (&'a str, &'a [u8])>,
     now: SystemTime,
 ) -> Option<(Head, Option<String>)> {
-    let answer = head::read(status, true, fields, now).ok()?;
-    Some((answer.head, answer.disposition))
+    let parsed = head::parse_head(status, true, fields, now).ok()?;
+    Some((parsed.head, parsed.content_disposition))
 }

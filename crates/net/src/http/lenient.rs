@@ -3,7 +3,7 @@
 //! Fields with a syntax error are left out, unless one may be a field that says where the body ends: then the head is refused.
 
 /// What other programs tolerate in a head as well.
-fn lenient() -> httparse::ParserConfig {
+fn lenient_config() -> httparse::ParserConfig {
     let mut lenient = httparse::ParserConfig::default();
     lenient
         .ignore_invalid_headers_in_responses(true)
@@ -20,7 +20,7 @@ pub(super) fn parse_leniently<'f, 'h>(
     fields: &'f mut [httparse::Header<'h>],
 ) -> (httparse::Response<'f, 'h>, httparse::Result<usize>) {
     let mut response = httparse::Response::new(fields);
-    let mut parsed = lenient().parse_response(&mut response, head);
+    let mut parsed = lenient_config().parse_response(&mut response, head);
     if let Ok(httparse::Status::Complete(used)) = parsed {
         // The parser takes a line of blanks behind the status line for the end.
         parsed = match head_end(head) {
@@ -48,7 +48,7 @@ pub(super) fn head_end(bytes: &[u8]) -> Option<usize> {
 
 /// Whether a line goes on in the next one (RFC 9112 §5.2).
 pub(super) fn has_folds(head: &[u8]) -> bool {
-    head.windows(2).any(|two| two[0] == b'\n' && matches!(two[1], b' ' | b'\t'))
+    head.windows(2).any(|pair| pair[0] == b'\n' && matches!(pair[1], b' ' | b'\t'))
 }
 
 /// The same head, as long as before, with blanks in place of the line ends that are followed by a blank.
@@ -66,23 +66,24 @@ pub(super) fn join_folds(head: &[u8]) -> Vec<u8> {
 }
 
 /// Whether bytes begin so. Letters of the protocol's name may be small ones, as in curl.
-pub(super) fn starts_with(bytes: &[u8], line: &[u8], small: bool) -> bool {
-    bytes.get(..line.len()).is_some_and(|first| first == line || (small && first.eq_ignore_ascii_case(line)))
+pub(super) fn starts_with(bytes: &[u8], line: &[u8], ignore_case: bool) -> bool {
+    bytes.get(..line.len()).is_some_and(|first| first == line || (ignore_case && first.eq_ignore_ascii_case(line)))
 }
 
 /// Whether this may become a first line, and is not complete.
-pub(super) fn is_first_line(head: &[u8]) -> bool {
+pub(super) fn may_be_status_line(head: &[u8]) -> bool {
     let line = head.trim_ascii_start();
-    starts_with(line, HTTP, true) && !line.contains(&b'\n')
+    starts_with(line, HTTP_PREFIX, true) && !line.contains(&b'\n')
 }
 
 /// A first line with a version and a status, as other programs read it: what stands behind the status does not matter. Returns
 /// how long it is without its line end, and what it means.
-pub(super) fn plain_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
+pub(super) fn normalized_status_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
     let start = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
     let end = start + head.get(start..)?.iter().position(|byte| *byte == b'\n')?;
     let end = if head[end - 1] == b'\r' { end - 1 } else { end };
-    let line = head.get(start..end).filter(|line| starts_with(line, HTTP, true))?.get(HTTP.len()..)?;
+    let line =
+        head.get(start..end).filter(|line| starts_with(line, HTTP_PREFIX, true))?.get(HTTP_PREFIX.len()..)?;
     let version = line.iter().position(|byte| matches!(byte, b' ' | b'\t'))?;
     let (version, rest) = line.split_at(version);
     if !matches!(version, [b'1'..=b'3'] | [b'1'..=b'3', b'.', b'0'..=b'9']) {
@@ -92,16 +93,16 @@ pub(super) fn plain_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
     else {
         return None;
     };
-    let mut plain = *b"HTTP/1.1 200";
-    plain[7] = if version == b"1.0" { b'0' } else { b'1' };
-    plain[9..].copy_from_slice(&[*hundreds, *tens, *ones]);
-    (!behind.first().is_some_and(u8::is_ascii_digit)).then_some((end, plain))
+    let mut normalized = *b"HTTP/1.1 200";
+    normalized[7] = if version == b"1.0" { b'0' } else { b'1' };
+    normalized[9..].copy_from_slice(&[*hundreds, *tens, *ones]);
+    (!behind.first().is_some_and(u8::is_ascii_digit)).then_some((end, normalized))
 }
 
 /// Whether a field says where the body ends, or which bytes it has.
 fn is_framing(name: &[u8]) -> bool {
-    let frames = [&b"content-length"[..], b"transfer-encoding", b"content-range", b"connection"];
-    frames.iter().any(|frame| name.trim_ascii().eq_ignore_ascii_case(frame))
+    let framing_fields = [&b"content-length"[..], b"transfer-encoding", b"content-range", b"connection"];
+    framing_fields.iter().any(|field| name.trim_ascii().eq_ignore_ascii_case(field))
 }
 
 /// How many such fields stand in a head without its body, well-formed or not.
@@ -115,7 +116,7 @@ fn framing_fields(response: &httparse::Response<'_, '_>) -> usize {
     response.headers.iter().filter(|field| is_framing(field.name.as_bytes())).count()
 }
 
-pub(super) const HTTP: &[u8] = b"HTTP/";
+pub(super) const HTTP_PREFIX: &[u8] = b"HTTP/";
 /// How first lines begin that are not of HTTP/1, and as what they are meant: SHOUTcast's, NCSA's httpd's, and small letters.
-pub(super) const OTHER_LINES: [(&[u8], &[u8]); 3] =
-    [(b"ICY ", b"HTTP/1.0 "), (b"HTTP ", b"HTTP/1.0 "), (HTTP, HTTP)];
+pub(super) const NONSTANDARD_PREFIXES: [(&[u8], &[u8]); 3] =
+    [(b"ICY ", b"HTTP/1.0 "), (b"HTTP ", b"HTTP/1.0 "), (HTTP_PREFIX, HTTP_PREFIX)];

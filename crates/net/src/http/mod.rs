@@ -16,21 +16,21 @@
 //! bodies in buffers of their own. A task per connection was not used either: its channels would copy or delay what
 //! one poll can pass on directly.
 
-mod answer;
-mod chunk;
+mod chunked;
 mod dial;
-mod duplicates;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod head;
-mod host;
+mod get_request;
 mod http1;
 mod http2;
 mod lenient;
-mod request;
-mod stream;
+mod mirror_links;
+mod response;
+mod response_head;
 mod tls;
-mod upstream;
+mod transport;
+mod upstream_proxy;
+mod url_host;
 
 use std::io;
 use std::net::SocketAddr;
@@ -43,14 +43,14 @@ use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
 use marline_sys::tcp_info::TcpInfo;
 
-pub use answer::FIELDS_MOST;
-pub use dial::Dial;
-pub use head::Described;
-pub use host::{host_of, is_here, is_local};
-pub use http2::Windows;
-pub use request::Get;
-pub use tls::{Trust, TrustError, tls_config};
-pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings, Silence, Tunnel};
+pub use dial::DialRequest;
+pub use get_request::GetRequest;
+pub use http2::Http2Windows;
+pub use response::MAX_FIELDS;
+pub use response_head::ResponseMeta;
+pub use tls::{TlsContext, TrustRootsError, tls_config};
+pub use upstream_proxy::{Proxy, ProxyError, ProxyResponseTimer, ProxyRules, ProxySettings, Tunnel};
+pub use url_host::{is_loopback_host, is_loopback_url, resolver_host};
 
 /// Where body bytes go.
 pub trait Sink {
@@ -70,9 +70,9 @@ pub enum Event {
         /// The Location field as it was sent.
         location: Option<String>,
         /// The Content-Disposition field as it was sent.
-        disposition: Option<String>,
+        content_disposition: Option<String>,
         /// What it says of its body.
-        described: Box<Described>,
+        meta: Box<ResponseMeta>,
     },
     /// Body bytes went to the sink.
     Data {
@@ -94,25 +94,25 @@ pub enum Event {
         /// The request that it answers.
         req: ReqId,
         /// Why.
-        trouble: ConnError,
+        error: ConnError,
     },
     /// The connection is over. Every request without an [`Event::End`] is unanswered.
     Closed {
         /// Why.
-        trouble: ConnError,
+        error: ConnError,
     },
 }
 
 /// A connection to one server over one link.
 pub struct Connection {
-    exchange: Exchange,
+    protocol_state: ProtocolState,
     handshake: Duration,
     local: SocketAddr,
     peer: SocketAddr,
 }
 
 /// The protocols; ALPN chooses (RFC 7301).
-enum Exchange {
+enum ProtocolState {
     Http1(Box<http1::Http1>),
     Http2(Box<http2::Http2>, OwnedFd),
 }
@@ -122,15 +122,15 @@ impl Connection {
     ///
     /// # Errors
     /// [`TroubleKind::Refused`], `Reset`, `Unreachable`, `TimedOut`, `Tls` or `Protocol`, with the address in words.
-    pub async fn dial(dial: Dial) -> Result<Self, ConnError> {
+    pub async fn dial(dial: DialRequest) -> Result<Self, ConnError> {
         dial.connect().await
     }
 
     /// Queues a GET. It is written when [`poll_event`](Self::poll_event) runs next, directly behind those before it.
-    pub fn request(&mut self, req: ReqId, get: &Get) {
-        match &mut self.exchange {
-            Exchange::Http1(http) => http.request(req, get),
-            Exchange::Http2(http, _) => http.request(req, get),
+    pub fn request(&mut self, req: ReqId, get: &GetRequest) {
+        match &mut self.protocol_state {
+            ProtocolState::Http1(http) => http.request(req, get),
+            ProtocolState::Http2(http, _) => http.request(req, get),
         }
     }
 
@@ -138,35 +138,36 @@ impl Connection {
     ///
     /// # Errors
     /// It is not connected any more.
-    pub fn over(socket: tokio::net::TcpStream) -> io::Result<Self> {
-        let (local, peer, handshake) = (socket.local_addr()?, socket.peer_addr()?, path_of(socket.as_fd()).rtt);
-        let exchange = Exchange::Http1(Box::new(http1::Http1::new(stream::Stream::plain(socket, None))));
-        Ok(Self { exchange, handshake, local, peer })
+    pub fn from_socket(socket: tokio::net::TcpStream) -> io::Result<Self> {
+        let (local, peer, handshake) =
+            (socket.local_addr()?, socket.peer_addr()?, socket_path_sample(socket.as_fd()).rtt);
+        let exchange = ProtocolState::Http1(Box::new(http1::Http1::new(transport::Transport::plain(socket, None))));
+        Ok(Self { protocol_state: exchange, handshake, local, peer })
     }
 
     /// Queues a GET of somebody else as it stands: a whole head, its empty line included. HTTP/1.1 only; HTTP/2 has
     /// other heads, and closes nothing and answers nothing here.
-    pub fn pass(&mut self, req: ReqId, head: &[u8]) {
-        if let Exchange::Http1(http) = &mut self.exchange {
-            http.pass(req, head);
+    pub fn request_raw(&mut self, req: ReqId, head: &[u8]) {
+        if let ProtocolState::Http1(http) = &mut self.protocol_state {
+            http.request_raw(req, head);
         }
     }
 
     /// The verdict on a head: its body may flow. More body bytes than `limit` end the answer with
     /// [`TroubleKind::Protocol`]; the bytes within it are still delivered.
     pub fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
-        match &mut self.exchange {
-            Exchange::Http1(http) => http.accept(req, limit),
-            Exchange::Http2(http, _) => http.accept(req, limit),
+        match &mut self.protocol_state {
+            ProtocolState::Http1(http) => http.accept(req, limit),
+            ProtocolState::Http2(http, _) => http.accept(req, limit),
         }
     }
 
     /// This answer is not wanted. HTTP/2: the stream is reset and nothing more is said of it. HTTP/1.1 cannot do so:
     /// the connection stops at that answer, and the caller is expected to drop it.
     pub fn cancel(&mut self, req: ReqId) {
-        match &mut self.exchange {
-            Exchange::Http1(http) => http.cancel(req),
-            Exchange::Http2(http, _) => http.cancel(req),
+        match &mut self.protocol_state {
+            ProtocolState::Http1(http) => http.cancel(req),
+            ProtocolState::Http2(http, _) => http.cancel(req),
         }
     }
 
@@ -180,19 +181,19 @@ impl Connection {
         cx: &mut Context<'_>,
         scratch: &mut [u8],
         sink: &mut dyn Sink,
-        most: DataSize,
+        max_body: DataSize,
     ) -> Poll<Event> {
-        match &mut self.exchange {
-            Exchange::Http1(http) => http.poll_event(cx, scratch, sink, most),
-            Exchange::Http2(http, _) => http.poll_event(cx, sink, most),
+        match &mut self.protocol_state {
+            ProtocolState::Http1(http) => http.poll_event(cx, scratch, sink, max_body),
+            ProtocolState::Http2(http, _) => http.poll_event(cx, sink, max_body),
         }
     }
 
     /// How requests share it.
     pub fn protocol(&self) -> Protocol {
-        match &self.exchange {
-            Exchange::Http1(_) => Protocol::Http1,
-            Exchange::Http2(..) => Protocol::Http2,
+        match &self.protocol_state {
+            ProtocolState::Http1(_) => Protocol::Http1,
+            ProtocolState::Http2(..) => Protocol::Http2,
         }
     }
 
@@ -202,12 +203,12 @@ impl Connection {
     }
 
     /// What the kernel knows of the path now; all zero if it does not tell.
-    pub fn path(&self) -> PathSample {
-        path_of(self.socket())
+    pub fn path_sample(&self) -> PathSample {
+        socket_path_sample(self.socket())
     }
 
     /// Whether MPTCP is spoken on it.
-    pub fn spoken(&self) -> Spoken {
+    pub fn mptcp_status(&self) -> Spoken {
         Spoken::of(self.socket()).unwrap_or(Spoken::Never)
     }
 
@@ -217,9 +218,9 @@ impl Connection {
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
-        match &self.exchange {
-            Exchange::Http1(http) => http.socket(),
-            Exchange::Http2(_, socket) => socket.as_fd(),
+        match &self.protocol_state {
+            ProtocolState::Http1(http) => http.socket(),
+            ProtocolState::Http2(_, socket) => socket.as_fd(),
         }
     }
 }
@@ -231,7 +232,7 @@ impl std::fmt::Debug for Connection {
 }
 
 /// TCP_INFO of a socket.
-fn path_of(socket: BorrowedFd<'_>) -> PathSample {
+fn socket_path_sample(socket: BorrowedFd<'_>) -> PathSample {
     let Ok(info) = TcpInfo::of(socket) else { return PathSample::default() };
     PathSample {
         rtt: info.rtt,
@@ -242,12 +243,12 @@ fn path_of(socket: BorrowedFd<'_>) -> PathSample {
 }
 
 /// A failure of a kind, in words.
-fn trouble(kind: ConnErrorKind, text: impl Into<String>) -> ConnError {
+fn conn_error(kind: ConnErrorKind, text: impl Into<String>) -> ConnError {
     ConnError { kind, text: text.into() }
 }
 
 /// What an error of the socket means, with `what` was being done in front of it.
-fn socket_trouble(what: &str, error: &io::Error) -> ConnError {
+fn socket_error(context: &str, error: &io::Error) -> ConnError {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     let kind = match errno {
@@ -259,7 +260,7 @@ fn socket_trouble(what: &str, error: &io::Error) -> ConnError {
         None if error.kind() == io::ErrorKind::UnexpectedEof => ConnErrorKind::Truncated,
         None => ConnErrorKind::Reset,
     };
-    let words = match errno {
+    let reason = match errno {
         Some(Errno::CONNREFUSED) => "connection refused",
         Some(Errno::CONNRESET) => "reset by the server",
         Some(Errno::PIPE) => "closed by the server",
@@ -269,7 +270,7 @@ fn socket_trouble(what: &str, error: &io::Error) -> ConnError {
         Some(Errno::NODEV) => "no such interface",
         Some(Errno::ADDRNOTAVAIL) => "no usable address on this interface",
         Some(Errno::PERM | Errno::ACCESS) => "not permitted: needs CAP_NET_RAW",
-        _ => return trouble(kind, format!("{what}: {error}")),
+        _ => return conn_error(kind, format!("{context}: {error}")),
     };
-    trouble(kind, format!("{what}: {words}"))
+    conn_error(kind, format!("{context}: {reason}"))
 }

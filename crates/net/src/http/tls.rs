@@ -32,11 +32,11 @@ use rustls::{
 
 use marline_core::fetch::{ConnError, ConnErrorKind};
 
-use super::{socket_trouble, trouble};
+use super::{conn_error, socket_error};
 
 /// Why there is nobody to trust.
 #[derive(Debug, thiserror::Error)]
-pub enum TrustError {
+pub enum TrustRootsError {
     /// The file of roots cannot be read.
     #[error("{path}: {text}: no certificate authorities can be read from it")]
     File {
@@ -47,10 +47,10 @@ pub enum TrustError {
     },
     /// The system has no roots.
     #[error("no certificate authorities found on this system ({0}): install ca-certificates or name a --ca-file")]
-    System(String),
+    NoSystemRoots(String),
     /// The library refused.
     #[error("TLS cannot be set up: {0}")]
-    Library(#[from] rustls::Error),
+    Rustls(#[from] rustls::Error),
 }
 
 /// TLS 1.3 and 1.2, trusting the authorities in `ca_file` only, or the system's if there is none. Offers HTTP/2 before
@@ -58,19 +58,21 @@ pub enum TrustError {
 ///
 /// # Errors
 /// No authority could be read.
-pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, TrustError> {
+pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, TrustRootsError> {
     let provider = Arc::new(provider());
     let builder =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let builder = match ca_file {
         Some(path) => {
-            let (roots, exact) = roots_of(path)?;
+            let (roots, exact) = read_roots(path)?;
             let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
             let chain =
-                chain.map_err(|error| TrustError::File { path: path.to_owned(), text: error.to_string() })?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Exact { chain, exact }))
+                chain.map_err(|error| TrustRootsError::File { path: path.to_owned(), text: error.to_string() })?;
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(PinnedOrChainVerifier { webpki: chain, pinned: exact }))
         }
-        None => builder.with_root_certificates(roots_of_system()?),
+        None => builder.with_root_certificates(system_roots()?),
     };
     let mut config = builder.with_no_client_auth();
     config.alpn_protocols =
@@ -81,16 +83,16 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
 /// Whom to trust in a run: read when the first `https` URL appears, which a redirect may name long after the start.
 /// Clones share what they learn of hosts.
 #[derive(Clone, Debug, Default)]
-pub struct Trust {
+pub struct TlsContext {
     ca_file: Option<PathBuf>,
     config: Option<Arc<ClientConfig>>,
     /// Hosts and ports that want HTTP/1.1, although they offer HTTP/2.
-    http1: Arc<Mutex<BTreeSet<(String, u16)>>>,
+    http1_hosts: Arc<Mutex<BTreeSet<(String, u16)>>>,
     /// How often hosts refused streams of HTTP/2.
-    refused: Arc<Mutex<BTreeMap<(String, u16), u32>>>,
+    refused_streams: Arc<Mutex<BTreeMap<(String, u16), u32>>>,
 }
 
-impl Trust {
+impl TlsContext {
     /// Those in this file only, or the system's.
     pub fn new(ca_file: Option<&Path>) -> Self {
         Self { ca_file: ca_file.map(Path::to_owned), ..Self::default() }
@@ -100,7 +102,7 @@ impl Trust {
     ///
     /// # Errors
     /// As [`tls_config`].
-    pub fn config(&mut self) -> Result<Arc<ClientConfig>, TrustError> {
+    pub fn config(&mut self) -> Result<Arc<ClientConfig>, TrustRootsError> {
         if let Some(config) = &self.config {
             return Ok(Arc::clone(config));
         }
@@ -113,9 +115,9 @@ impl Trust {
     ///
     /// # Errors
     /// As [`tls_config`].
-    pub fn config_for(&mut self, host: &str, port: u16) -> Result<Arc<ClientConfig>, TrustError> {
+    pub fn config_for(&mut self, host: &str, port: u16) -> Result<Arc<ClientConfig>, TrustRootsError> {
         let config = self.config()?;
-        if !self.http1().contains(&(host.to_owned(), port)) {
+        if !self.lock_http1_hosts().contains(&(host.to_owned(), port)) {
             return Ok(config);
         }
         let mut http1 = ClientConfig::clone(&config);
@@ -124,42 +126,42 @@ impl Trust {
     }
 
     /// A host has asked for HTTP/1.1 (RFC 9113 §7, HTTP_1_1_REQUIRED): HTTP/2 is not offered to it any more.
-    pub fn leave_http2(&self, host: &str, port: u16) {
-        let mut http1 = self.http1();
-        if http1.len() < MOST_HOSTS {
+    pub fn use_http1_for(&self, host: &str, port: u16) {
+        let mut http1 = self.lock_http1_hosts();
+        if http1.len() < MAX_HOSTS {
             http1.insert((host.to_owned(), port));
         }
     }
 
     /// A host has answered a request.
-    pub fn serves_streams(&self, host: &str, port: u16) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if !refused.is_empty() {
-            refused.remove(&(host.to_owned(), port));
+    pub fn on_stream_served(&self, host: &str, port: u16) {
+        let mut refused_streams = self.refused_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if !refused_streams.is_empty() {
+            refused_streams.remove(&(host.to_owned(), port));
         }
     }
 
     /// A host has refused a stream. One that does so several times in a row is asked by HTTP/1.1 from then on; tells whether it is.
-    pub fn refuses_streams(&self, host: &str, port: u16) -> bool {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if refused.len() >= MOST_HOSTS && !refused.contains_key(&(host.to_owned(), port)) {
+    pub fn on_stream_refused(&self, host: &str, port: u16) -> bool {
+        let mut refused_streams = self.refused_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused_streams.len() >= MAX_HOSTS && !refused_streams.contains_key(&(host.to_owned(), port)) {
             return false;
         }
-        let times = refused.entry((host.to_owned(), port)).or_insert(0);
+        let times = refused_streams.entry((host.to_owned(), port)).or_insert(0);
         *times += 1;
-        *times >= MOST_REFUSED
+        *times >= MAX_REFUSED_STREAMS
     }
 
-    fn http1(&self) -> MutexGuard<'_, BTreeSet<(String, u16)>> {
+    fn lock_http1_hosts(&self) -> MutexGuard<'_, BTreeSet<(String, u16)>> {
         // Nothing panics while it is held.
-        self.http1.lock().unwrap_or_else(PoisonError::into_inner)
+        self.http1_hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Hosts that are remembered; few servers ask for HTTP/1.1 in this way.
-const MOST_HOSTS: usize = 1000;
+const MAX_HOSTS: usize = 1000;
 /// Refused streams after which HTTP/2 is not worth its connections. chosen: two links, twice each.
-const MOST_REFUSED: u32 = 4;
+const MAX_REFUSED_STREAMS: u32 = 4;
 
 /// The one place that names the cryptography.
 fn provider() -> CryptoProvider {
@@ -168,12 +170,12 @@ fn provider() -> CryptoProvider {
 
 /// Trusts what the file's authorities have signed, and the file's certificates themselves.
 #[derive(Debug)]
-struct Exact {
-    chain: Arc<WebPkiServerVerifier>,
-    exact: Vec<CertificateDer<'static>>,
+struct PinnedOrChainVerifier {
+    webpki: Arc<WebPkiServerVerifier>,
+    pinned: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Exact {
+impl ServerCertVerifier for PinnedOrChainVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -182,13 +184,13 @@ impl ServerCertVerifier for Exact {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let chained = self.chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let chained = self.webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match chained {
             // Dates come before these in webpki: what is neither expired nor early has only no issuer, or is an authority's
             // own, as `openssl req -x509` makes it. That it is the one in the file says more than both.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::Other(_),
-            )) if self.exact.iter().any(|trusted| trusted == end_entity) => {
+            )) if self.pinned.iter().any(|trusted| trusted == end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -202,7 +204,7 @@ impl ServerCertVerifier for Exact {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chain.verify_tls12_signature(message, cert, dss)
+        self.webpki.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -211,37 +213,37 @@ impl ServerCertVerifier for Exact {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chain.verify_tls13_signature(message, cert, dss)
+        self.webpki.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chain.supported_verify_schemes()
+        self.webpki.supported_verify_schemes()
     }
 }
 
-fn roots_of(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), TrustError> {
-    let fail = |text: String| TrustError::File { path: path.to_owned(), text };
+fn read_roots(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), TrustRootsError> {
+    let file_error = |text: String| TrustRootsError::File { path: path.to_owned(), text };
     let (mut roots, mut exact) = (RootCertStore::empty(), Vec::new());
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| fail(pem_words(error)))? {
-        let certificate = certificate.map_err(|error| fail(pem_words(error)))?;
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| file_error(pem_error_text(error)))? {
+        let certificate = certificate.map_err(|error| file_error(pem_error_text(error)))?;
         exact.push(certificate.clone());
-        roots.add(certificate).map_err(|error| fail(plainly(&error.to_string())))?;
+        roots.add(certificate).map_err(|error| file_error(readable_text(&error.to_string())))?;
     }
-    if roots.is_empty() { Err(fail("it holds no certificate".to_owned())) } else { Ok((roots, exact)) }
+    if roots.is_empty() { Err(file_error("it holds no certificate".to_owned())) } else { Ok((roots, exact)) }
 }
 
-fn roots_of_system() -> Result<RootCertStore, TrustError> {
+fn system_roots() -> Result<RootCertStore, TrustRootsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         let why = found.errors.first().map_or_else(|| "no file".to_owned(), ToString::to_string);
-        return Err(TrustError::System(why));
+        return Err(TrustRootsError::NoSystemRoots(why));
     }
     Ok(roots)
 }
 
-fn pem_words(error: rustls::pki_types::pem::Error) -> String {
+fn pem_error_text(error: rustls::pki_types::pem::Error) -> String {
     match error {
         rustls::pki_types::pem::Error::Io(error) => error.to_string(),
         other => other.to_string(),
@@ -249,29 +251,34 @@ fn pem_words(error: rustls::pki_types::pem::Error) -> String {
 }
 
 /// What a failed handshake with `server` means.
-pub(super) fn handshake_trouble(server: &str, error: &io::Error) -> ConnError {
+pub(super) fn handshake_error(server: &str, error: &io::Error) -> ConnError {
     let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            return trouble(ConnErrorKind::Reset, format!("{server}: the server closed during the TLS handshake"));
+            return conn_error(
+                ConnErrorKind::Reset,
+                format!("{server}: the server closed during the TLS handshake"),
+            );
         }
-        return socket_trouble(&format!("{server}: TLS handshake"), error);
+        return socket_error(&format!("{server}: TLS handshake"), error);
     };
     let (kind, why) = match tls {
-        rustls::Error::InvalidCertificate(bad) => (ConnErrorKind::Tls, certificate_words(server, bad)),
+        rustls::Error::InvalidCertificate(bad) => (ConnErrorKind::Tls, certificate_error_text(server, bad)),
         rustls::Error::InvalidMessage(_) => {
             (ConnErrorKind::Tls, "the server does not speak TLS on this port".to_owned())
         }
         rustls::Error::NoApplicationProtocol => {
             (ConnErrorKind::Tls, "the server speaks neither HTTP/2 nor HTTP/1.1".to_owned())
         }
-        rustls::Error::PeerIncompatible(_) => (ConnErrorKind::Tls, format!("TLS: {}", plainly(&tls.to_string()))),
+        rustls::Error::PeerIncompatible(_) => {
+            (ConnErrorKind::Tls, format!("TLS: {}", readable_text(&tls.to_string())))
+        }
         rustls::Error::AlertReceived(alert) => {
-            let alert_words = plainly(&format!("{alert:?}"));
+            let alert_words = readable_text(&format!("{alert:?}"));
             (alert_kind(*alert), format!("the server refused the TLS handshake: {alert_words}"))
         }
-        other => (ConnErrorKind::Protocol, format!("TLS: {}", plainly(&other.to_string()))),
+        other => (ConnErrorKind::Protocol, format!("TLS: {}", readable_text(&other.to_string()))),
     };
-    trouble(kind, format!("{server}: {why}"))
+    conn_error(kind, format!("{server}: {why}"))
 }
 
 /// What an alert says of the next handshake (RFC 8446 §6.2). Only those that name what is missing are lasting:
@@ -286,10 +293,10 @@ fn alert_kind(alert: AlertDescription) -> ConnErrorKind {
     }
 }
 
-fn certificate_words(server: &str, bad: &CertificateError) -> String {
-    match bad {
+fn certificate_error_text(server: &str, error: &CertificateError) -> String {
+    match error {
         CertificateError::NotValidForNameContext { presented, .. } => {
-            let names: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
+            let names: Vec<&str> = presented.iter().map(|name| presented_name(name)).collect();
             let names = if names.is_empty() { "no name at all".to_owned() } else { names.join(", ") };
             format!("the certificate is for {names}, not for {server}")
         }
@@ -318,21 +325,21 @@ fn certificate_words(server: &str, bad: &CertificateError) -> String {
             "the certificate is its own authority; name a file that holds it with --ca-file if you know it"
                 .to_owned()
         }
-        other => format!("the certificate is not valid: {}", plainly(&other.to_string())),
+        other => format!("the certificate is not valid: {}", readable_text(&other.to_string())),
     }
 }
 
 /// The library's names of things as words: `HandshakeFailure` is `handshake failure`, and brackets go.
-fn plainly(text: &str) -> String {
+fn readable_text(text: &str) -> String {
     let mut words = String::with_capacity(text.len() + 8);
     let mut before = ' ';
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
-        let begins = c.is_ascii_uppercase() && !before.is_ascii_uppercase();
-        if begins && before.is_ascii_alphanumeric() {
+        let is_word_start = c.is_ascii_uppercase() && !before.is_ascii_uppercase();
+        if is_word_start && before.is_ascii_alphanumeric() {
             words.push(' ');
         }
-        let is_word = begins && chars.peek().is_some_and(char::is_ascii_lowercase);
+        let is_word = is_word_start && chars.peek().is_some_and(char::is_ascii_lowercase);
         words.push(if "(){}\"".contains(c) {
             ' '
         } else if is_word {
@@ -346,7 +353,7 @@ fn plainly(text: &str) -> String {
 }
 
 /// rustls writes a presented name as `DnsName("x")`: the name in it.
-fn plain_name(name: &str) -> &str {
+fn presented_name(name: &str) -> &str {
     name.split_once("(\"").and_then(|(_, rest)| rest.strip_suffix("\")")).unwrap_or(name)
 }
 
@@ -365,7 +372,7 @@ mod tests {
 
     #[test]
     fn only_what_will_fail_again_is_lasting() {
-        let kind = |error: io::Error| handshake_trouble("h", &error).kind;
+        let kind = |error: io::Error| handshake_error("h", &error).kind;
         let tls = |error: rustls::Error| kind(io::Error::new(io::ErrorKind::InvalidData, error));
         for bad in [CertificateError::UnknownIssuer, CertificateError::Expired, CertificateError::NotValidForName] {
             assert_eq!(tls(rustls::Error::InvalidCertificate(bad)), ConnErrorKind::Tls);
@@ -381,16 +388,19 @@ mod tests {
     }
 
     /// What becomes of a server's own certificate in the file, if the server is called `name`.
-    fn own(name: &str, change: impl FnOnce(&mut rcgen::CertificateParams)) -> Result<(), rustls::Error> {
+    fn verify_self_signed(
+        name: &str,
+        change: impl FnOnce(&mut rcgen::CertificateParams),
+    ) -> Result<(), rustls::Error> {
         let mut params = rcgen::CertificateParams::new(vec!["box.example".to_owned()]).expect("parameters");
         change(&mut params);
         let key = rcgen::KeyPair::generate().expect("a key");
         let cert = params.self_signed(&key).expect("a certificate");
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), cert.pem()).expect("written");
-        let (roots, exact) = roots_of(file.path()).expect("read");
+        let (roots, exact) = read_roots(file.path()).expect("read");
         let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider()));
-        let verifier = Exact { chain: chain.build().expect("a verifier"), exact };
+        let verifier = PinnedOrChainVerifier { webpki: chain.build().expect("a verifier"), pinned: exact };
         let name = ServerName::try_from(name.to_owned()).expect("a name");
         verifier.verify_server_cert(cert.der(), &[], &name, &[], UnixTime::now()).map(|_| ())
     }
@@ -400,14 +410,14 @@ mod tests {
         let authority = |params: &mut rcgen::CertificateParams| {
             params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         };
-        own("box.example", |_| {}).expect("a plain one");
-        own("box.example", authority).expect("one that openssl makes");
+        verify_self_signed("box.example", |_| {}).expect("a plain one");
+        verify_self_signed("box.example", authority).expect("one that openssl makes");
         let text = |bad: Result<(), rustls::Error>| {
-            handshake_trouble("h", &io::Error::new(io::ErrorKind::InvalidData, bad.expect_err("refused"))).text
+            handshake_error("h", &io::Error::new(io::ErrorKind::InvalidData, bad.expect_err("refused"))).text
         };
-        let other = text(own("other.example", authority));
+        let other = text(verify_self_signed("other.example", authority));
         assert!(other.contains("the certificate is for box.example, not for h"), "{other}");
-        let expired = text(own("box.example", |params| {
+        let expired = text(verify_self_signed("box.example", |params| {
             authority(params);
             params.not_after = rcgen::date_time_ymd(2020, 1, 1);
         }));
@@ -416,14 +426,20 @@ mod tests {
 
     #[test]
     fn no_name_of_the_library_is_shown() {
-        assert_eq!(plainly("peer is incompatible: Tls12NotOffered"), "peer is incompatible: tls12 not offered");
-        assert_eq!(plainly("Other(OtherError(CaUsedAsEndEntity))"), "other other error ca used as end entity");
-        assert_eq!(plainly("NoALPN"), "no ALPN");
+        assert_eq!(
+            readable_text("peer is incompatible: Tls12NotOffered"),
+            "peer is incompatible: tls12 not offered"
+        );
+        assert_eq!(
+            readable_text("Other(OtherError(CaUsedAsEndEntity))"),
+            "other other error ca used as end entity"
+        );
+        assert_eq!(readable_text("NoALPN"), "no ALPN");
     }
 
     #[test]
     fn presented_names_are_shown_plainly() {
-        assert_eq!(plain_name("DnsName(\"a.b\")"), "a.b");
-        assert_eq!(plain_name("a.b"), "a.b");
+        assert_eq!(presented_name("DnsName(\"a.b\")"), "a.b");
+        assert_eq!(presented_name("a.b"), "a.b");
     }
 }

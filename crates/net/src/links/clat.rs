@@ -7,25 +7,25 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::interface::Network;
-use super::kind::Facts;
+use super::interface::Subnet;
+use super::link_kind::DeviceInfo;
 
 /// Addresses that a host gives its CLAT (RFC 7335).
-const SERVICE: Network = Network { address: IpAddr::V4(Ipv4Addr::new(192, 0, 0, 0)), prefix: 29 };
+const CLAT_PREFIX: Subnet = Subnet { address: IpAddr::V4(Ipv4Addr::new(192, 0, 0, 0)), prefix_len: 29 };
 
 /// Whether a tunnel device with these addresses is a CLAT: by its addresses, or, where another address was configured, by
 /// the names that clatd (`clat`), systemd-networkd (`cl-wlan0`) and Android (`v4-wlan0`) give.
-pub(super) fn is_clat(link: &Facts, networks: &[Network], all: &BTreeMap<u32, Facts>) -> bool {
+pub(super) fn is_clat(link: &DeviceInfo, networks: &[Subnet], devices: &BTreeMap<u32, DeviceInfo>) -> bool {
     let mut v4 = networks.iter().map(|network| network.address).filter(IpAddr::is_ipv4).peekable();
     if v4.peek().is_none() {
         return false;
     }
-    let is_other = |name: &str| all.values().any(|other| other.index != link.index && other.name == name);
-    let named = match link.name.strip_prefix("clat") {
+    let is_other = |name: &str| devices.values().any(|device| device.index != link.index && device.name == name);
+    let has_clat_name = match link.name.strip_prefix("clat") {
         Some(number) => number.bytes().all(|byte| byte.is_ascii_digit()),
         None => ["cl-", "v4-"].iter().any(|prefix| link.name.strip_prefix(prefix).is_some_and(is_other)),
     };
-    named || v4.all(|address| SERVICE.contains(address))
+    has_clat_name || v4.all(|address| CLAT_PREFIX.contains(address))
 }
 
 #[cfg(test)]
@@ -34,16 +34,16 @@ mod tests {
 
     #[test]
     fn a_clat_is_known_by_its_address_or_its_name() {
-        let facts = |index, name: &str| (index, Facts { index, name: name.into(), ..Facts::default() });
-        let all: BTreeMap<u32, Facts> =
+        let facts = |index, name: &str| (index, DeviceInfo { index, name: name.into(), ..DeviceInfo::default() });
+        let all: BTreeMap<u32, DeviceInfo> =
             ["wlan0", "cl-wlan0", "cl-tech", "clat", "clat4", "clatter", "tun0", "v4-wlan0"]
                 .into_iter()
                 .zip(1..)
                 .map(|(name, index)| facts(index, name))
                 .collect();
         let is = |name: &str, addresses: &[&str]| {
-            let networks: Vec<Network> =
-                addresses.iter().map(|text| Network { address: text.parse().unwrap(), prefix: 32 }).collect();
+            let networks: Vec<Subnet> =
+                addresses.iter().map(|text| Subnet { address: text.parse().unwrap(), prefix_len: 32 }).collect();
             is_clat(all.values().find(|link| link.name == name).unwrap(), &networks, &all)
         };
         assert!(is("tun0", &["192.0.0.1"]) && is("tun0", &["192.0.0.4", "2001:db8::4"]));

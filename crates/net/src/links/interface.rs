@@ -1,10 +1,10 @@
 //! One interface of this machine: what it has, and why it is used or not.
 //!
-//! In: facts that [`super::survey()`] gathered. Out: a value that prints and serializes as `marline links` shows it.
+//! In: facts that [`super::enumerate()`] gathered. Out: a value that prints and serializes as `marline links` shows it.
 //!
 //! 1. The verdict is the first reason that holds, in the order in which a person would look: what it is, whether it
 //!    is up, whether it has an address, whether it leads anywhere.
-//! 2. A verdict says what happens without any option; the user's own choice comes later, in [`super::choose()`].
+//! 2. A verdict says what happens without any option; the user's own choice comes later, in [`super::select()`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -26,16 +26,16 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
     /// Temporary (RFC 8981) and deprecated ones, sorted: what has them is this interface's, and nothing begins from them.
     #[serde(skip)]
-    pub passing: Vec<IpAddr>,
+    pub transient_addresses: Vec<IpAddr>,
     /// The same addresses with the length of their prefix.
     #[serde(skip)]
-    pub networks: Vec<Network>,
+    pub subnets: Vec<Subnet>,
     /// Its best IPv4 default route.
-    pub v4: Option<DefaultRoute>,
+    pub route_v4: Option<DefaultRoute>,
     /// Its best IPv6 default route.
-    pub v6: Option<DefaultRoute>,
+    pub route_v6: Option<DefaultRoute>,
     /// Whether its bytes cost money, if anybody said so.
-    pub metered: Option<Metered>,
+    pub metered: Option<MeteredStatus>,
     /// The largest packet that it sends, in bytes.
     #[serde(skip)]
     pub mtu: u32,
@@ -44,18 +44,18 @@ pub struct Interface {
     pub emulated: bool,
     /// Whether it is used when the user names no link.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub usability: Usability,
 }
 
 impl Interface {
     /// Whether an IPv4 server can be asked over it. Without any default route its own subnet still counts.
     pub fn has_v4(&self) -> bool {
-        self.addresses.iter().any(IpAddr::is_ipv4) && (self.v4.is_some() || self.v6.is_none())
+        self.addresses.iter().any(IpAddr::is_ipv4) && (self.route_v4.is_some() || self.route_v6.is_none())
     }
 
     /// Whether an IPv6 server can be asked over it. Without any default route its own subnet still counts.
     pub fn has_v6(&self) -> bool {
-        self.addresses.iter().any(IpAddr::is_ipv6) && (self.v6.is_some() || self.v4.is_none())
+        self.addresses.iter().any(IpAddr::is_ipv6) && (self.route_v6.is_some() || self.route_v4.is_none())
     }
 
     /// Whether it has an IPv6 address that the whole Internet can answer, not only one of RFC 4193.
@@ -64,13 +64,13 @@ impl Interface {
     }
 
     /// Whether the address is on one of the interface's own subnets.
-    pub fn is_neighbour(&self, address: IpAddr) -> bool {
-        self.networks.iter().any(|network| network.contains(address))
+    pub fn is_on_subnet(&self, address: IpAddr) -> bool {
+        self.subnets.iter().any(|subnet| subnet.contains(address))
     }
 
     /// Whether it is used when the user names no link.
     pub fn is_usable(&self) -> bool {
-        self.verdict == Verdict::Usable
+        self.usability == Usability::Usable
     }
 }
 
@@ -81,18 +81,18 @@ fn is_unique_local(address: Ipv6Addr) -> bool {
 
 /// An address and the subnet around it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Network {
+pub struct Subnet {
     /// The interface's own address.
     pub address: IpAddr,
     /// Bits of the prefix.
-    pub prefix: u8,
+    pub prefix_len: u8,
 }
 
-impl Network {
+impl Subnet {
     /// Whether the other address has the same prefix.
-    pub fn contains(&self, other: IpAddr) -> bool {
-        let prefix = u32::from(self.prefix);
-        match (self.address, other) {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let prefix = u32::from(self.prefix_len);
+        match (self.address, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= prefix.min(32),
             (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= prefix.min(128),
             _ => false,
@@ -113,7 +113,7 @@ pub struct DefaultRoute {
 
 /// Whether each byte costs money, and who says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Metered {
+pub struct MeteredStatus {
     /// The answer.
     pub metered: bool,
     /// Whose answer.
@@ -145,23 +145,23 @@ impl fmt::Display for MeteredSource {
 /// Whether an interface is used when the user names no link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "verdict", content = "reason", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Usability {
     /// It is.
     Usable,
     /// It is not, for this reason.
-    Unused(Reason),
+    Unused(UnusedReason),
 }
 
 /// Why an interface is not used.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
+pub enum UnusedReason {
     /// It leads back to this machine.
     Loopback,
     /// It is switched off.
     Down,
     /// It is a port of this bridge or bond, which carries the addresses.
-    PartOf(String),
+    PortOf(String),
     /// No cable, no access point, no modem session.
     NoCarrier,
     /// It has no address that reaches beyond the link.
@@ -180,14 +180,14 @@ pub enum Reason {
     BelowVpn(String),
 }
 
-impl Reason {
+impl UnusedReason {
     /// Whether it could carry something if the user insisted.
-    pub fn can_be_overruled(&self) -> bool {
-        !matches!(self, Self::Down | Self::PartOf(_) | Self::NoCarrier | Self::NoAddress)
+    pub fn can_be_overridden(&self) -> bool {
+        !matches!(self, Self::Down | Self::PortOf(_) | Self::NoCarrier | Self::NoAddress)
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Usability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usable => f.write_str("usable"),
@@ -196,12 +196,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for UnusedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loopback => f.write_str("it leads back to this machine"),
             Self::Down => f.write_str("it is down"),
-            Self::PartOf(master) => write!(f, "it is a port of {master}"),
+            Self::PortOf(controller) => write!(f, "it is a port of {controller}"),
             Self::NoCarrier => f.write_str("it has no carrier (no cable, access point or modem session)"),
             Self::NoAddress => f.write_str("it has no address beyond its link"),
             Self::NoDefaultRoute => f.write_str("it has no default route"),
@@ -225,8 +225,8 @@ impl fmt::Display for Reason {
 mod tests {
     use super::*;
 
-    fn network(text: &str, prefix: u8) -> Network {
-        Network { address: text.parse().unwrap(), prefix }
+    fn network(text: &str, prefix: u8) -> Subnet {
+        Subnet { address: text.parse().unwrap(), prefix_len: prefix }
     }
 
     #[test]
@@ -249,19 +249,19 @@ mod tests {
             index: 7,
             kind: LinkKind::Other,
             addresses: vec!["172.17.0.1".parse().unwrap()],
-            passing: Vec::new(),
-            networks: vec![network("172.17.0.1", 16)],
-            v4: None,
-            v6: None,
-            metered: Some(Metered { metered: true, source: MeteredSource::NetworkManagerGuess }),
+            transient_addresses: Vec::new(),
+            subnets: vec![network("172.17.0.1", 16)],
+            route_v4: None,
+            route_v6: None,
+            metered: Some(MeteredStatus { metered: true, source: MeteredSource::NetworkManagerGuess }),
             mtu: 1500,
             emulated: false,
-            verdict: Verdict::Unused(Reason::Bridge),
+            usability: Usability::Unused(UnusedReason::Bridge),
         };
         assert_eq!(
             serde_json::to_string(&interface).unwrap(),
             r#"{"name":"docker0","index":7,"kind":"other","addresses":["172.17.0.1"],"v4":null,"v6":null,"metered":{"metered":true,"source":"network_manager_guess"},"emulated":false,"verdict":"unused","reason":"bridge"}"#
         );
-        assert_eq!(interface.verdict.to_string(), "not used: it is a bridge to containers or virtual machines");
+        assert_eq!(interface.usability.to_string(), "not used: it is a bridge to containers or virtual machines");
     }
 }

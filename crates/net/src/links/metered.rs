@@ -20,43 +20,43 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::dbus::Bus;
-use super::{Metered, MeteredSource, Survey};
+use super::{InterfaceList, MeteredSource, MeteredStatus};
 
 /// What is known of the cost of each interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct MeteredHints(BTreeMap<String, Metered>);
+pub struct MeteredHints(BTreeMap<String, MeteredStatus>);
 
 /// chosen: a user does not notice it, and a bus that needs more is in trouble.
-const LIMIT: Duration = Duration::from_millis(200);
+const BUS_TIMEOUT: Duration = Duration::from_millis(200);
 
 const SERVICE: &str = "org.freedesktop.NetworkManager";
 /// The system's bus, below the root.
-const BUS: &str = "run/dbus/system_bus_socket";
+const BUS_SOCKET: &str = "run/dbus/system_bus_socket";
 
 impl MeteredHints {
     /// Nothing is known.
-    pub fn none() -> Self {
+    pub fn unknown() -> Self {
         Self::default()
     }
 
     /// Asks NetworkManager about every interface that might be used. Blocks for at most 200 ms.
-    pub fn ask(survey: &Survey) -> Self {
-        Self::ask_below(Path::new("/"), survey)
+    pub fn query(interface_list: &InterfaceList) -> Self {
+        Self::query_below(Path::new("/"), interface_list)
     }
 
     /// The same on a system whose files are below `root`.
-    pub(super) fn ask_below(root: &Path, survey: &Survey) -> Self {
-        let mut hints = Self::none();
-        if is_there(root) {
-            hints.learn(ask_at(&root.join(BUS), askable(survey)));
+    pub(super) fn query_below(root: &Path, interface_list: &InterfaceList) -> Self {
+        let mut hints = Self::unknown();
+        if is_available(root) {
+            hints.update(query_bus(&root.join(BUS_SOCKET), candidate_names(interface_list)));
         }
         hints
     }
 
     /// Puts answers over what was known. A question without an answer changes nothing.
-    fn learn(&mut self, answers: Answers) {
-        for (name, answer) in answers {
-            match answer {
+    fn update(&mut self, replies: MeteredReplies) {
+        for (name, status) in replies {
+            match status {
                 Some(metered) => drop(self.0.insert(name, metered)),
                 None => drop(self.0.remove(&name)),
             }
@@ -64,103 +64,105 @@ impl MeteredHints {
     }
 
     /// What is known of an interface.
-    pub fn of(&self, interface: &str) -> Option<Metered> {
+    pub fn get(&self, interface: &str) -> Option<MeteredStatus> {
         self.0.get(interface).copied()
     }
 }
 
 /// By interface: what NetworkManager says, or that it does not know.
-type Answers = BTreeMap<String, Option<Metered>>;
+type MeteredReplies = BTreeMap<String, Option<MeteredStatus>>;
 
 /// Asks again in the background.
 #[derive(Debug)]
-pub struct MeteredWatch {
+pub struct MeteredQuery {
     root: PathBuf,
-    asked: Option<oneshot::Receiver<Answers>>,
+    pending: Option<oneshot::Receiver<MeteredReplies>>,
 }
 
-impl MeteredWatch {
+impl MeteredQuery {
     /// Of this system.
     pub fn new() -> Self {
-        Self::below("/")
+        Self::with_root("/")
     }
 
     /// Of a system whose files are below `root`.
-    pub fn below(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), asked: None }
+    pub fn with_root(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), pending: None }
     }
 
     /// The first answers, for which the caller waits.
-    pub fn first(&self, survey: &Survey) -> MeteredHints {
-        MeteredHints::ask_below(&self.root, survey)
+    pub fn query_blocking(&self, interface_list: &InterfaceList) -> MeteredHints {
+        MeteredHints::query_below(&self.root, interface_list)
     }
 
     /// Begins to ask about the interfaces that might be used now. False: nobody is there to be asked.
-    pub fn ask(&mut self, survey: &Survey) -> bool {
-        if !is_there(&self.root) {
+    pub fn start_query(&mut self, interface_list: &InterfaceList) -> bool {
+        if !is_available(&self.root) {
             return false;
         }
-        let (bus, names) = (self.root.join(BUS), askable(survey));
-        let (tell, told) = oneshot::channel();
+        let (bus, names) = (self.root.join(BUS_SOCKET), candidate_names(interface_list));
+        let (sender, receiver) = oneshot::channel();
         let thread = std::thread::Builder::new().name("metered".to_owned());
-        self.asked = thread.spawn(move || drop(tell.send(ask_at(&bus, names)))).ok().map(|_| told);
-        self.asked.is_some()
+        self.pending = thread.spawn(move || drop(sender.send(query_bus(&bus, names)))).ok().map(|_| receiver);
+        self.pending.is_some()
     }
 
     /// Whether answers are awaited.
-    pub fn is_asking(&self) -> bool {
-        self.asked.is_some()
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// Waits for the answers and puts them over what is known.
     pub fn poll(&mut self, hints: &mut MeteredHints, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(asked) = &mut self.asked else { return Poll::Ready(()) };
-        let Poll::Ready(told) = Pin::new(asked).poll(cx) else { return Poll::Pending };
-        self.asked = None;
-        hints.learn(told.unwrap_or_default());
+        let Some(receiver) = &mut self.pending else { return Poll::Ready(()) };
+        let Poll::Ready(replies) = Pin::new(receiver).poll(cx) else { return Poll::Pending };
+        self.pending = None;
+        hints.update(replies.unwrap_or_default());
         Poll::Ready(())
     }
 }
 
-impl Default for MeteredWatch {
+impl Default for MeteredQuery {
     fn default() -> Self {
         Self::new()
     }
 }
 
-fn is_there(root: &Path) -> bool {
-    root.join("run/NetworkManager").exists() && root.join(BUS).exists()
+fn is_available(root: &Path) -> bool {
+    root.join("run/NetworkManager").exists() && root.join(BUS_SOCKET).exists()
 }
 
-fn askable(survey: &Survey) -> Vec<String> {
-    let usable = survey.interfaces.iter().filter(|i| (i.v4.is_some() || i.v6.is_some()) && !i.emulated);
+fn candidate_names(interface_list: &InterfaceList) -> Vec<String> {
+    let usable =
+        interface_list.interfaces.iter().filter(|i| (i.route_v4.is_some() || i.route_v6.is_some()) && !i.emulated);
     usable.map(|interface| interface.name.clone()).collect()
 }
 
 /// The answers of those who answer.
-pub(super) fn ask_at(bus: &Path, names: Vec<String>) -> Answers {
-    match Bus::connect(bus, LIMIT) {
-        Ok(mut bus) => {
-            names.into_iter().filter_map(|name| question(&mut bus, &name).map(|answer| (name, answer))).collect()
-        }
+pub(super) fn query_bus(bus: &Path, names: Vec<String>) -> MeteredReplies {
+    match Bus::connect(bus, BUS_TIMEOUT) {
+        Ok(mut bus) => names
+            .into_iter()
+            .filter_map(|name| query_interface(&mut bus, &name).map(|status| (name, status)))
+            .collect(),
         Err(error) => {
             tracing::debug!(%error, "the bus does not say which links are metered");
-            Answers::new()
+            MeteredReplies::new()
         }
     }
 }
 
 /// None: no answer.
-fn question(bus: &mut Bus, interface: &str) -> Option<Option<Metered>> {
+fn query_interface(bus: &mut Bus, interface: &str) -> Option<Option<MeteredStatus>> {
     let path = "/org/freedesktop/NetworkManager";
-    let answer = bus.call(SERVICE, path, SERVICE, "GetDeviceByIpIface", &[interface]).ok()?;
-    let device = answer.first()?.text()?;
+    let reply = bus.call(SERVICE, path, SERVICE, "GetDeviceByIpIface", &[interface]).ok()?;
+    let device = reply.first()?.as_text()?;
     let value = bus.property(SERVICE, device, "org.freedesktop.NetworkManager.Device", "Metered").ok()?;
-    value.number().map(meaning)
+    value.as_number().map(parse_nm_metered)
 }
 
 /// `NMMetered`.
-fn meaning(value: u64) -> Option<Metered> {
+fn parse_nm_metered(value: u64) -> Option<MeteredStatus> {
     let (metered, source) = match value {
         1 => (true, MeteredSource::NetworkManager),
         2 => (false, MeteredSource::NetworkManager),
@@ -168,12 +170,12 @@ fn meaning(value: u64) -> Option<Metered> {
         4 => (false, MeteredSource::NetworkManagerGuess),
         _ => return None,
     };
-    Some(Metered { metered, source })
+    Some(MeteredStatus { metered, source })
 }
 
 #[cfg(test)]
-impl FromIterator<(String, Metered)> for MeteredHints {
-    fn from_iter<I: IntoIterator<Item = (String, Metered)>>(known: I) -> Self {
-        Self(known.into_iter().collect())
+impl FromIterator<(String, MeteredStatus)> for MeteredHints {
+    fn from_iter<I: IntoIterator<Item = (String, MeteredStatus)>>(entries: I) -> Self {
+        Self(entries.into_iter().collect())
     }
 }

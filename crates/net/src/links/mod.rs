@@ -19,36 +19,38 @@
 
 #[cfg(test)]
 mod bus_tests;
-mod choose;
 mod clat;
 mod dbus;
-mod here;
+mod enumerate;
 mod interface;
-mod kind;
-#[cfg(test)]
-mod live;
+mod link_arg;
+mod link_kind;
 mod metered;
 mod monitor;
-mod named;
+#[cfg(test)]
+mod netns_tests;
 mod ppp;
+mod route_lookup;
 mod routes;
-mod survey;
+mod select;
 
-pub use choose::{Choice, Chosen, choose, choose_local, coming};
 #[cfg(feature = "fuzzing")]
 pub(crate) use dbus::fuzzing;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use dbus::service::{Call, Service};
 pub(crate) use dbus::{Bus, Value as BusValue};
+pub use select::{ChosenLinks, LinkSelection, choose_links, choose_loopback, pending_interfaces};
 
-pub(crate) use here::{is_beside, leads_over};
-pub use here::{is_beside_links, is_refused, is_routed, leads_here, routed_over};
-pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
-pub use metered::{MeteredHints, MeteredWatch};
+pub use enumerate::{InterfaceList, list_interfaces};
+pub use interface::{DefaultRoute, Interface, MeteredSource, MeteredStatus, Subnet, UnusedReason, Usability};
+pub use link_arg::{LinkArg, ParseLinkArgError, parse_rate_limit};
+pub use metered::{MeteredHints, MeteredQuery};
 pub use monitor::Monitor;
-pub use named::{Named, ParseNamedError, rate_of};
-pub use routes::{FAR_V4, FAR_V6, PROTOCOL};
-pub use survey::{Survey, survey};
+pub use route_lookup::{
+    has_non_default_route, is_local_address, is_outside_links, is_rejected_by_route, non_default_route_interface,
+};
+pub(crate) use route_lookup::{is_outside_links_and_not_on, route_interface};
+pub use routes::{INTERNET_PROBE_V4, INTERNET_PROBE_V6, RTPROT_MARLINE};
 
 /// Why there is no link to use. The process ends with 69 then: the network is not there.
 #[derive(Debug, thiserror::Error)]

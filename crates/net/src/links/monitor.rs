@@ -18,14 +18,14 @@ use super::LinksError;
 /// A subscription to changes. It lives in a tokio runtime with I/O.
 #[derive(Debug)]
 pub struct Monitor {
-    socket: AsyncFd<Listener>,
+    socket: AsyncFd<MonitorSocket>,
 }
 
 /// The socket with the trait that tokio asks for.
 #[derive(Debug)]
-struct Listener(RouteSocket);
+struct MonitorSocket(RouteSocket);
 
-impl AsRawFd for Listener {
+impl AsRawFd for MonitorSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }
@@ -40,7 +40,7 @@ impl Monitor {
         const V4: u32 = group::ADDRESS_V4 | group::ROUTE_V4 | group::RULE_V4;
         const V6: u32 = group::ADDRESS_V6 | group::ROUTE_V6 | group::RULE_V6;
         const GROUPS: u32 = group::LINK | V4 | V6;
-        let listener = Listener(RouteSocket::listen(GROUPS)?);
+        let listener = MonitorSocket(RouteSocket::listen(GROUPS)?);
         #[allow(
             deprecated,
             reason = "its successor is unsafe for the sake of descriptors that change; this one cannot"
@@ -65,24 +65,24 @@ impl Monitor {
     pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinksError>> {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
-            if let Ok(heard) = ready.try_io(|listener| drain(&listener.get_ref().0)) {
-                return Poll::Ready(heard.map_err(LinksError::from));
+            if let Ok(result) = ready.try_io(|listener| discard_events(&listener.get_ref().0)) {
+                return Poll::Ready(result.map_err(LinksError::from));
             }
         }
     }
 }
 
 /// Throws away what is there; would block if there is nothing.
-fn drain(socket: &RouteSocket) -> io::Result<()> {
+fn discard_events(socket: &RouteSocket) -> io::Result<()> {
     /// The socket's buffer has overflowed.
     const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
-    let mut heard = false;
+    let mut has_event = false;
     loop {
         match socket.event() {
-            Ok(_) => heard = true,
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => heard = true,
+            Ok(_) => has_event = true,
+            Err(error) if error.raw_os_error() == Some(ENOBUFS) => has_event = true,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && heard => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && has_event => return Ok(()),
             Err(error) => return Err(error),
         }
     }

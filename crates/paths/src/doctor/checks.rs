@@ -246,7 +246,7 @@ fn leftovers(facts: &Facts) -> Option<Finding> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use marline_net::links::Survey;
+    use marline_net::links::InterfaceList;
 
     use super::*;
     use crate::doctor::Listener;
@@ -270,7 +270,7 @@ pub(super) mod tests {
             network_manager: false,
             leftovers: Vec::new(),
             named: Vec::new(),
-            survey: Survey { interfaces: Vec::new(), vpn: None },
+            survey: InterfaceList { interfaces: Vec::new(), vpn: None },
             roads: Vec::new(),
         }
     }

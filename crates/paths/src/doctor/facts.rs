@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use marline_core::wire::netlink::{diag, messages, mptcp};
-use marline_net::links::{LinksError, MeteredHints, Named, Survey, survey};
+use marline_net::links::{InterfaceList, LinkArg, LinksError, MeteredHints, list_interfaces};
 use marline_sys::netlink::{Protocol, Socket as Netlink};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
@@ -53,7 +53,7 @@ pub struct Facts {
     /// The links that the configuration names, in its order; empty: whatever works.
     pub named: Vec<Wish>,
     /// The interfaces.
-    pub survey: Survey,
+    pub survey: InterfaceList,
     /// What is known of their cost.
     pub roads: Vec<Road>,
 }
@@ -95,10 +95,10 @@ impl Facts {
 ///
 /// # Errors
 /// Interfaces cannot be listed.
-pub fn gather(run_dir: &Path, named: Vec<Wish>, known: &[Named]) -> Result<Facts, LinksError> {
+pub fn gather(run_dir: &Path, named: Vec<Wish>, known: &[LinkArg]) -> Result<Facts, LinksError> {
     let settings = Settings::system();
-    let survey = survey()?;
-    let metered = MeteredHints::ask(&survey);
+    let survey = list_interfaces()?;
+    let metered = MeteredHints::query(&survey);
     let manager = settings.read(ground::PATH_MANAGER);
     let manager = manager.or_else(|| {
         settings

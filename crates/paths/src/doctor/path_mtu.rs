@@ -111,7 +111,7 @@ const SEGMENTS: usize = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_net::links::survey;
+    use marline_net::links::list_interfaces;
     use marline_net::testing::{in_a_network, ip};
     use marline_sys::namespace::Network;
     use std::os::fd::{AsFd, AsRawFd};
@@ -138,7 +138,7 @@ mod tests {
                 })
                 .unwrap();
             let address = server.local_addr().unwrap();
-            let survey = survey().unwrap();
+            let survey = list_interfaces().unwrap();
             let link = survey.interfaces.iter().find(|link| link.name == "c1").unwrap();
             let found = look(link, address).unwrap();
             assert_eq!(found, Some(BlackHole { mtu: 1500, passes: 1430 }));

@@ -218,7 +218,7 @@ pub(super) fn finding(probed: &Probed) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use marline_net::links::survey;
+    use marline_net::links::list_interfaces;
     use marline_net::testing::{in_a_network, ip};
 
     use super::*;
@@ -273,7 +273,7 @@ mod tests {
                 socket
             };
             let (speaks, plain) = (listen(Protocol::MPTCP), listen(Protocol::TCP));
-            let survey = survey().unwrap();
+            let survey = list_interfaces().unwrap();
             let lo = [survey.loopback().unwrap().clone()];
             let verdict = |server: &Socket| {
                 let address = server.local_addr().unwrap().as_socket().unwrap();

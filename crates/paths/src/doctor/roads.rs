@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use marline_core::link::LinkKind;
-use marline_net::links::{Interface, MeteredHints, Named, Network, Reason, Survey, Verdict};
+use marline_net::links::{Interface, InterfaceList, LinkArg, MeteredHints, Subnet, UnusedReason, Usability};
 use marline_sys::netlink::RouteSocket;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -34,7 +34,12 @@ pub struct Road {
 }
 
 /// Asks the kernel about each interface that has an address and a default route; `known` is what the configuration says.
-pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings, known: &[Named]) -> Vec<Road> {
+pub(super) fn roads(
+    survey: &InterfaceList,
+    metered: &MeteredHints,
+    settings: &Settings,
+    known: &[LinkArg],
+) -> Vec<Road> {
     let socket = RouteSocket::open();
     let is_shared = |address: &IpAddr| {
         survey.interfaces.iter().filter(|interface| interface.addresses.contains(address)).count() > 1
@@ -47,7 +52,7 @@ pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings
     let interfaces = survey.interfaces.iter().filter(|interface| can_lead(interface));
     let road = |interface: &Interface| {
         let routed = |address: &&IpAddr| {
-            if address.is_ipv4() { interface.v4.is_some() } else { interface.v6.is_some() }
+            if address.is_ipv4() { interface.route_v4.is_some() } else { interface.route_v6.is_some() }
         };
         let astray = interface
             .addresses
@@ -59,12 +64,12 @@ pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings
             settings.read_of_interface("net/ipv4/conf", name, "rp_filter").and_then(|text| text.parse().ok())
         };
         let said = known.iter().find(|named| named.name == interface.name);
-        let hinted = || metered.of(&interface.name).is_some_and(|metered| metered.metered);
+        let hinted = || metered.get(&interface.name).is_some_and(|metered| metered.metered);
         Road {
             name: interface.name.clone(),
             kind: said.and_then(|said| said.kind).unwrap_or(interface.kind),
             metered: said.and_then(|said| said.metered).unwrap_or_else(hinted),
-            metric: interface.v4.or(interface.v6).map(|route| route.metric),
+            metric: interface.route_v4.or(interface.route_v6).map(|route| route.metric),
             rp_filter: filter("all").unwrap_or(0).max(filter(&interface.name).unwrap_or(0)),
             astray: astray.copied().collect(),
             answers: None,
@@ -78,7 +83,7 @@ pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings
             .iter_mut()
             .zip(&interfaces)
             .filter(|(road, _)| !road.shared.is_empty())
-            .filter_map(|(road, interface)| Some((road, interface.v4.or(interface.v6)?.gateway?)))
+            .filter_map(|(road, interface)| Some((road, interface.route_v4.or(interface.route_v6)?.gateway?)))
             .map(|(road, gateway)| {
                 let name = road.name.clone();
                 (road, scope.spawn(move || answers(&name, gateway)))
@@ -112,9 +117,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether it is, or might be, a link.
 fn can_lead(interface: &Interface) -> bool {
-    match &interface.verdict {
-        Verdict::Usable => true,
-        Verdict::Unused(reason) => matches!(reason, Reason::NoDefaultRoute | Reason::BelowVpn(_)),
+    match &interface.usability {
+        Usability::Usable => true,
+        Usability::Unused(reason) => matches!(reason, UnusedReason::NoDefaultRoute | UnusedReason::BelowVpn(_)),
     }
 }
 
@@ -147,10 +152,10 @@ fn links(facts: &Facts) -> Finding {
             format!("`marline links` lists those there are; in `later` of [paths], {name} is waited for"),
         );
     }
-    let can = |interface: &&Interface| match &interface.verdict {
-        Verdict::Usable => is_wanted(facts, &interface.name),
-        Verdict::Unused(reason) => {
-            !facts.named.is_empty() && is_wanted(facts, &interface.name) && reason.can_be_overruled()
+    let can = |interface: &&Interface| match &interface.usability {
+        Usability::Usable => is_wanted(facts, &interface.name),
+        Usability::Unused(reason) => {
+            !facts.named.is_empty() && is_wanted(facts, &interface.name) && reason.can_be_overridden()
         }
     };
     let usable: Vec<&str> = facts.survey.interfaces.iter().filter(can).map(|i| i.name.as_str()).collect();
@@ -181,7 +186,8 @@ fn is_wanted(facts: &Facts, name: &str) -> bool {
 }
 
 fn missing(facts: &Facts) -> Vec<Finding> {
-    let lost = facts.survey.interfaces.iter().filter(|i| i.verdict == Verdict::Unused(Reason::NoDefaultRoute));
+    let lost =
+        facts.survey.interfaces.iter().filter(|i| i.usability == Usability::Unused(UnusedReason::NoDefaultRoute));
     let finding = |interface: &Interface| {
         let name = &interface.name;
         Finding::note(
@@ -222,18 +228,18 @@ fn astray(facts: &Facts) -> Option<Finding> {
     }
 }
 
-fn same_subnet(survey: &Survey) -> Vec<Finding> {
+fn same_subnet(survey: &InterfaceList) -> Vec<Finding> {
     let usable: Vec<&Interface> = survey.interfaces.iter().filter(|interface| can_lead(interface)).collect();
     let mut findings = Vec::new();
     for (n, first) in usable.iter().enumerate() {
         for second in &usable[n + 1..] {
             let shared =
-                |a: &&Network| second.networks.iter().any(|b| a.contains(b.address) && b.contains(a.address));
-            if let Some(network) = first.networks.iter().find(shared) {
+                |a: &&Subnet| second.subnets.iter().any(|b| a.contains(b.address) && b.contains(a.address));
+            if let Some(network) = first.subnets.iter().find(shared) {
                 let (a, b) = (&first.name, &second.name);
                 findings.push(Finding::note(
                     "subnet",
-                    format!("{a} and {b} are both in the subnet of {}/{}", network.address, network.prefix),
+                    format!("{a} and {b} are both in the subnet of {}/{}", network.address, network.prefix_len),
                     format!(
                         "works, since subflows are bound to their device; if {a} answers for {b}: \
                          `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2`, or give one modem another subnet"
@@ -356,26 +362,26 @@ mod tests {
         }
     }
 
-    fn interface(name: &str, address: &str, verdict: Verdict) -> Interface {
+    fn interface(name: &str, address: &str, verdict: Usability) -> Interface {
         let address: IpAddr = address.parse().unwrap();
         Interface {
             name: name.into(),
             index: 3,
             kind: LinkKind::Wifi,
             addresses: vec![address],
-            passing: Vec::new(),
-            networks: vec![Network { address, prefix: 24 }],
-            v4: Some(DefaultRoute { metric: 1, table: 254, gateway: None }),
-            v6: None,
+            transient_addresses: Vec::new(),
+            subnets: vec![Subnet { address, prefix_len: 24 }],
+            route_v4: Some(DefaultRoute { metric: 1, table: 254, gateway: None }),
+            route_v6: None,
             metered: None,
             mtu: 1500,
             emulated: false,
-            verdict,
+            usability: verdict,
         }
     }
 
     fn with(interfaces: Vec<Interface>, roads: Vec<Road>) -> Facts {
-        Facts { survey: Survey { interfaces, vpn: None }, roads, ..facts() }
+        Facts { survey: InterfaceList { interfaces, vpn: None }, roads, ..facts() }
     }
 
     fn found(facts: &Facts, name: &str) -> Option<(State, String)> {
@@ -385,8 +391,8 @@ mod tests {
     #[test]
     fn no_link_blocks_and_one_is_noted() {
         assert_eq!(found(&with(vec![], vec![]), "links").unwrap().0, State::Blocks);
-        let one = interface("wlan0", "10.1.0.2", Verdict::Usable);
-        let two = interface("wwan0", "10.2.0.2", Verdict::Usable);
+        let one = interface("wlan0", "10.1.0.2", Usability::Usable);
+        let two = interface("wwan0", "10.2.0.2", Usability::Usable);
         assert_eq!(found(&with(vec![one.clone()], vec![]), "links").unwrap().0, State::Note);
         let ok = found(&with(vec![one, two], vec![]), "links").unwrap();
         assert_eq!(ok, (State::Ok, "2: wlan0, wwan0 ".into()));
@@ -396,7 +402,10 @@ mod tests {
     fn links_that_the_configuration_names_are_those_that_count() {
         let wish = |name: &str, later| Wish { name: name.into(), later };
         let there = || {
-            vec![interface("wlan0", "10.1.0.2", Verdict::Usable), interface("eth0", "10.2.0.2", Verdict::Usable)]
+            vec![
+                interface("wlan0", "10.1.0.2", Usability::Usable),
+                interface("eth0", "10.2.0.2", Usability::Usable),
+            ]
         };
         let named = |named: Vec<Wish>| found(&Facts { named, ..with(there(), vec![]) }, "links").unwrap();
         assert_eq!(named(vec![]).0, State::Ok);
@@ -413,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_link_without_a_default_route_is_told_with_the_command() {
-        let lost = interface("eth1", "10.1.0.2", Verdict::Unused(Reason::NoDefaultRoute));
+        let lost = interface("eth1", "10.1.0.2", Usability::Unused(UnusedReason::NoDefaultRoute));
         let (state, text) = found(&with(vec![lost], vec![]), "route").unwrap();
         assert_eq!(state, State::Note);
         assert!(text.contains("`ip route add default via ROUTER dev eth1 metric 1000`"), "{text}");
@@ -421,13 +430,13 @@ mod tests {
 
     #[test]
     fn one_subnet_on_two_links_is_told_once() {
-        let a = interface("wwan0", "192.168.8.100", Verdict::Usable);
-        let b = interface("wwan1", "192.168.8.101", Verdict::Usable);
+        let a = interface("wwan0", "192.168.8.100", Usability::Usable);
+        let b = interface("wwan1", "192.168.8.101", Usability::Usable);
         let (state, text) = found(&with(vec![a.clone(), b], vec![]), "subnet").unwrap();
         assert!(
             state == State::Note && text.contains("wwan0 and wwan1 are both in the subnet of 192.168.8.100/24")
         );
-        let other = interface("wlan0", "192.168.9.1", Verdict::Usable);
+        let other = interface("wlan0", "192.168.9.1", Usability::Usable);
         assert_eq!(found(&with(vec![a, other], vec![]), "subnet"), None);
     }
 

@@ -10,22 +10,22 @@
 //! 4. On cost NetworkManager is asked once, when an interface is taken up; it has 200 ms.
 
 use marline_core::paths::{Input, LinkConfig};
-use marline_net::links::{Chosen, LinksError, MeteredHints, Survey, choose};
+use marline_net::links::{ChosenLinks, InterfaceList, LinksError, MeteredHints, choose_links};
 
 use super::{Driver, Policy};
 
 impl<M: Policy> Driver<M> {
     /// Takes up what has come.
-    pub(super) fn take_up(&mut self, survey: &Survey) {
+    pub(super) fn take_up(&mut self, survey: &InterfaceList) {
         if survey.vpn.is_some() && !self.lines.beside_vpn {
             return;
         }
         // Nobody is asked about cost until there is somebody to ask about.
-        match self.choose(survey, &MeteredHints::none()) {
+        match self.choose(survey, &MeteredHints::unknown()) {
             Ok(chosen) if chosen.links.iter().any(|(interface, _)| !self.lines.has(&interface.name)) => {}
             _ => return,
         }
-        let Ok(chosen) = self.choose(survey, &MeteredHints::ask(survey)) else { return };
+        let Ok(chosen) = self.choose(survey, &MeteredHints::query(survey)) else { return };
         for (interface, profile) in chosen.links {
             if self.lines.has(&interface.name) {
                 continue;
@@ -43,7 +43,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    fn choose(&self, survey: &Survey, hints: &MeteredHints) -> Result<Chosen, LinksError> {
-        choose(survey, &self.choice, hints)
+    fn choose(&self, survey: &InterfaceList, hints: &MeteredHints) -> Result<ChosenLinks, LinksError> {
+        choose_links(survey, &self.choice, hints)
     }
 }

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::paths::{IpFamily, LinkConfig};
 use marline_core::units::{Bitrate, DataSize, Duration};
-use marline_net::links::{DefaultRoute, Interface, Reason, Survey, Verdict};
+use marline_net::links::{DefaultRoute, Interface, InterfaceList, UnusedReason, Usability};
 
 use super::super::Budgets;
 use super::super::snapshot::LinkState;
@@ -90,10 +90,10 @@ impl Lines {
     }
 
     /// Takes a survey, and tells what it changes, in order.
-    pub(super) fn follow(&mut self, survey: &Survey) -> Vec<Turn> {
+    pub(super) fn follow(&mut self, survey: &InterfaceList) -> Vec<Turn> {
         let mut turns = Vec::new();
         for line in &mut self.all {
-            line.follow(survey.named(&line.name), self.beside_vpn, &mut turns);
+            line.follow(survey.by_name(&line.name), self.beside_vpn, &mut turns);
         }
         let others = survey.interfaces.iter().filter(|interface| !self.has(&interface.name));
         self.others = others.flat_map(all_of).collect();
@@ -101,9 +101,9 @@ impl Lines {
     }
 
     /// The interfaces whose MTU or whose use of IPv4 is another one than in the survey before: link, MTU, IPv4.
-    pub(super) fn changed(&mut self, survey: &Survey) -> Vec<(LinkId, u16, bool)> {
+    pub(super) fn changed(&mut self, survey: &InterfaceList) -> Vec<(LinkId, u16, bool)> {
         let changed = |line: &mut Line| {
-            let interface = survey.named(&line.name)?;
+            let interface = survey.by_name(&line.name)?;
             let mtu = u16::try_from(interface.mtu).unwrap_or(u16::MAX);
             let now = (mtu, interface.addresses.iter().any(IpAddr::is_ipv4));
             (line.reported.replace(now) != Some(now)).then_some((line.link, now.0, now.1))
@@ -189,7 +189,8 @@ impl Line {
             let is_new = lasting.iter().any(is_of_new_family);
             self.lasting = lasting;
             let metric = |route: Option<DefaultRoute>| route.map(|route| route.metric);
-            self.metrics = interface.map_or((None, None), |interface| (metric(interface.v4), metric(interface.v6)));
+            self.metrics = interface
+                .map_or((None, None), |interface| (metric(interface.route_v4), metric(interface.route_v6)));
             self.had_routes =
                 (self.had_routes.0 | self.metrics.0.is_some(), self.had_routes.1 | self.metrics.1.is_some());
             if !self.up {
@@ -268,15 +269,15 @@ impl Line {
 }
 
 fn carries(interface: &Interface, beside_vpn: bool) -> bool {
-    match &interface.verdict {
-        Verdict::Usable => true,
-        Verdict::Unused(Reason::BelowVpn(_)) if !beside_vpn => false,
-        Verdict::Unused(reason) => reason.can_be_overruled() && !interface.addresses.is_empty(),
+    match &interface.usability {
+        Usability::Usable => true,
+        Usability::Unused(UnusedReason::BelowVpn(_)) if !beside_vpn => false,
+        Usability::Unused(reason) => reason.can_be_overridden() && !interface.addresses.is_empty(),
     }
 }
 
 fn all_of(interface: &Interface) -> impl Iterator<Item = IpAddr> {
-    interface.addresses.iter().chain(&interface.passing).copied()
+    interface.addresses.iter().chain(&interface.transient_addresses).copied()
 }
 
 /// An address that only a site knows: `fc00::/7` (RFC 4193). IPv4's private ones reach everything through NAT.
@@ -286,26 +287,26 @@ fn is_local(address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use marline_net::links::Network;
+    use marline_net::links::Subnet;
 
     use super::*;
 
-    fn interface(index: u32, addresses: &[&str], verdict: Verdict) -> Interface {
+    fn interface(index: u32, addresses: &[&str], verdict: Usability) -> Interface {
         let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
-        let networks = addresses.iter().map(|address| Network { address: *address, prefix: 24 }).collect();
+        let networks = addresses.iter().map(|address| Subnet { address: *address, prefix_len: 24 }).collect();
         Interface {
             name: "wlan0".into(),
             index,
             kind: LinkKind::Wifi,
             addresses,
-            passing: Vec::new(),
-            networks,
-            v4: None,
-            v6: None,
+            transient_addresses: Vec::new(),
+            subnets: networks,
+            route_v4: None,
+            route_v6: None,
             metered: None,
             mtu: 1500,
             emulated: false,
-            verdict,
+            usability: verdict,
         }
     }
 
@@ -319,26 +320,26 @@ mod tests {
         Lines::new(&[terms], beside_vpn)
     }
 
-    fn survey(interface: Interface) -> Survey {
-        Survey { interfaces: vec![interface], vpn: None }
+    fn survey(interface: Interface) -> InterfaceList {
+        InterfaceList { interfaces: vec![interface], vpn: None }
     }
 
     #[test]
     fn a_default_route_that_was_there_is_awaited_and_one_that_never_was_is_not() {
         let mut lines = lines();
         let address = IpAddr::from([10, 0, 0, 2]);
-        let without = || interface(3, &["10.0.0.2"], Verdict::Unused(Reason::NoDefaultRoute));
+        let without = || interface(3, &["10.0.0.2"], Usability::Unused(UnusedReason::NoDefaultRoute));
         let route = Some(DefaultRoute { metric: 100, table: 254, gateway: None });
         let awaits = |lines: &Lines| lines.line(LinkId(0)).unwrap().awaits_route(address);
         lines.follow(&survey(without()));
         assert!(!awaits(&lines));
-        lines.follow(&survey(Interface { v4: route, ..interface(3, &["10.0.0.2"], Verdict::Usable) }));
+        lines.follow(&survey(Interface { route_v4: route, ..interface(3, &["10.0.0.2"], Usability::Usable) }));
         assert!(!awaits(&lines));
         // Down and up again: the address is there before the route is.
-        lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Unused(Reason::Down))));
+        lines.follow(&survey(interface(3, &["10.0.0.2"], Usability::Unused(UnusedReason::Down))));
         lines.follow(&survey(without()));
         assert!(awaits(&lines) && !lines.line(LinkId(0)).unwrap().awaits_route("fd00::2".parse().unwrap()));
-        let back = survey(Interface { v4: route, ..interface(3, &["10.0.0.2"], Verdict::Usable) });
+        let back = survey(Interface { route_v4: route, ..interface(3, &["10.0.0.2"], Usability::Usable) });
         assert_eq!(lines.follow(&back), [Turn::Address(LinkId(0))]);
         assert_eq!(lines.follow(&back), []);
     }
@@ -346,18 +347,18 @@ mod tests {
     #[test]
     fn a_link_is_up_while_its_interface_can_carry_anything() {
         let mut lines = lines();
-        let no_route = || Verdict::Unused(Reason::NoDefaultRoute);
+        let no_route = || Usability::Unused(UnusedReason::NoDefaultRoute);
         assert_eq!(lines.follow(&survey(interface(3, &["10.0.0.2"], no_route()))), [Turn::Up(LinkId(0))]);
-        assert_eq!(lines.follow(&survey(interface(3, &["10.0.0.2", "10.0.0.3"], Verdict::Usable))), []);
-        let down = survey(interface(3, &["10.0.0.2"], Verdict::Unused(Reason::NoCarrier)));
+        assert_eq!(lines.follow(&survey(interface(3, &["10.0.0.2", "10.0.0.3"], Usability::Usable))), []);
+        let down = survey(interface(3, &["10.0.0.2"], Usability::Unused(UnusedReason::NoCarrier)));
         assert_eq!(lines.follow(&down), [Turn::Down(LinkId(0))]);
-        assert_eq!(lines.follow(&Survey { interfaces: vec![], vpn: None }), []);
+        assert_eq!(lines.follow(&InterfaceList { interfaces: vec![], vpn: None }), []);
     }
 
     #[test]
     fn a_lease_that_changes_beside_an_address_of_the_other_family_is_told() {
         let mut lines = lines();
-        let mut follow = |addresses: &[&str]| lines.follow(&survey(interface(3, addresses, Verdict::Usable)));
+        let mut follow = |addresses: &[&str]| lines.follow(&survey(interface(3, addresses, Usability::Usable)));
         assert_eq!(follow(&["10.0.0.2", "2001:db8::2"]), [Turn::Up(LinkId(0))]);
         assert_eq!(follow(&["2001:db8::2"]), []);
         assert_eq!(follow(&["2001:db8::2", "10.0.0.9"]), [Turn::Address(LinkId(0))]);
@@ -368,11 +369,11 @@ mod tests {
 
     #[test]
     fn below_a_vpn_a_link_is_down_unless_it_may_go_beside_it() {
-        let below = || Verdict::Unused(Reason::BelowVpn("tun0".into()));
+        let below = || Usability::Unused(UnusedReason::BelowVpn("tun0".into()));
         let turns = |mut lines: Lines| {
-            let mut turns = lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable)));
+            let mut turns = lines.follow(&survey(interface(3, &["10.0.0.2"], Usability::Usable)));
             turns.extend(lines.follow(&survey(interface(3, &["10.0.0.2"], below()))));
-            turns.extend(lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable))));
+            turns.extend(lines.follow(&survey(interface(3, &["10.0.0.2"], Usability::Usable))));
             turns
         };
         let link = LinkId(0);
@@ -383,8 +384,8 @@ mod tests {
     #[test]
     fn another_address_alone_is_down_and_up_again() {
         let mut lines = lines();
-        lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable)));
-        let turns = lines.follow(&survey(interface(3, &["10.0.0.77"], Verdict::Usable)));
+        lines.follow(&survey(interface(3, &["10.0.0.2"], Usability::Usable)));
+        let turns = lines.follow(&survey(interface(3, &["10.0.0.77"], Usability::Usable)));
         assert_eq!(turns, [Turn::Down(LinkId(0)), Turn::Up(LinkId(0))]);
         assert_eq!(lines.of("10.0.0.77".parse().unwrap(), 0).map(|line| line.link), Some(LinkId(0)));
         assert!(lines.is_unknown("10.0.0.2".parse().unwrap()));
@@ -394,7 +395,7 @@ mod tests {
     fn a_join_leaves_from_an_address_of_the_servers_family_and_reach() {
         let mut lines = lines();
         let all = ["10.0.0.2", "fd00::2", "2001:db8::2"];
-        lines.follow(&survey(interface(3, &all, Verdict::Usable)));
+        lines.follow(&survey(interface(3, &all, Usability::Usable)));
         let line = lines.line(LinkId(0)).unwrap();
         let from = |server: &str| line.address_for(server.parse().unwrap()).unwrap().to_string();
         assert_eq!(from("192.0.2.1"), "10.0.0.2");
@@ -406,8 +407,8 @@ mod tests {
     fn a_passing_address_is_the_links_and_no_join_starts_from_it() {
         let mut lines = lines();
         let with = |lasting: &[&str], passing: &[&str]| Interface {
-            passing: passing.iter().map(|address| address.parse().unwrap()).collect(),
-            ..interface(3, lasting, Verdict::Usable)
+            transient_addresses: passing.iter().map(|address| address.parse().unwrap()).collect(),
+            ..interface(3, lasting, Usability::Usable)
         };
         lines.follow(&survey(with(&["2001:db8::2"], &["2001:db8::77"])));
         let link = |lines: &Lines, address: &str| lines.of(address.parse().unwrap(), 0).map(|line| line.link);
@@ -425,7 +426,7 @@ mod tests {
     #[test]
     fn traffic_counts_from_the_first_look_and_goes_on_over_another_interface() {
         let mut lines = lines();
-        lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable)));
+        lines.follow(&survey(interface(3, &["10.0.0.2"], Usability::Usable)));
         let second = Duration::from_secs(1);
         let count = |lines: &mut Lines, received, sent| {
             lines.count(LinkId(0), received, sent, second);
@@ -436,7 +437,7 @@ mod tests {
         assert_eq!(count(&mut lines, 130_000, 300), (125_000, 200, Bitrate::from_mbps(1)));
         // Its counters begin anew: the modem was reset, or another interface has its name and has counted further already.
         assert_eq!(count(&mut lines, 10, 20), (125_010, 220, Bitrate::from_bits_per_sec(80)));
-        lines.follow(&survey(interface(4, &["10.0.0.2"], Verdict::Usable)));
+        lines.follow(&survey(interface(4, &["10.0.0.2"], Usability::Usable)));
         assert_eq!(count(&mut lines, 50, 50), (125_060, 270, Bitrate::from_bits_per_sec(400)));
     }
 

@@ -38,7 +38,7 @@ use marline_core::machine::Machine;
 use marline_core::paths::{Config, ConnId, Input, Output};
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
-use marline_net::links::{Choice, Monitor, survey};
+use marline_net::links::{LinkSelection, Monitor, list_interfaces};
 use marline_net::logged::{Failed, Logged};
 use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc;
@@ -70,7 +70,7 @@ struct Driver<M> {
     ground: Box<dyn Ground>,
     table: Table,
     lines: Lines,
-    choice: Choice,
+    choice: LinkSelection,
     budgets: Budgets,
     /// When they are kept next.
     next_save: Instant,
@@ -181,7 +181,7 @@ impl<M: Policy> Driver<M> {
             table: Table::default(),
             lines,
             // Nothing that comes is used, and nothing is kept.
-            choice: Choice::Named(Vec::new()),
+            choice: LinkSelection::Named(Vec::new()),
             budgets: Budgets::default(),
             next_save: Instant::ZERO + BETWEEN_SAVES,
             host: (mode == Mode::KernelPm).then(Host::default),
@@ -386,7 +386,7 @@ impl<M: Policy> Driver<M> {
 
     /// Looks at the interfaces.
     fn survey(&mut self) -> Result<(), PathsError> {
-        let survey = survey()?;
+        let survey = list_interfaces()?;
         self.take_up(&survey);
         self.ground.follow(&survey);
         let turns = self.lines.follow(&survey);

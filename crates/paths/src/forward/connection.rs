@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use marline_core::units::DataSize;
-use marline_net::{mptcp, pass};
+use marline_net::{mptcp, splice};
 use marline_sys::mptcp::Spoken;
 use rustix::net::sockopt::set_tcp_congestion;
 use socket2::{SockRef, Socket};
@@ -89,7 +89,7 @@ async fn connect(going: SocketAddr) -> io::Result<TcpStream> {
 }
 
 fn ours(going: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
-    let (socket, going) = mptcp::socket(going)?;
+    let (socket, going) = mptcp::mptcp_socket_to(going)?;
     socket.set_mark(MARK)?;
     Ok((socket, going))
 }
@@ -103,7 +103,7 @@ async fn relay(near: &TcpStream, far: &TcpStream, config: &Config, bytes: &Atomi
     let moved = |_, size: DataSize| {
         bytes.fetch_add(size.bytes(), Ordering::Relaxed);
     };
-    pass::relay(near, far, config.idle, moved).await
+    splice::splice_both(near, far, config.idle, moved).await
 }
 
 /// The other end shall learn that this is no orderly end.

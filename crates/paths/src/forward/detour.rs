@@ -11,7 +11,7 @@
 use std::io;
 
 use marline_core::wire::netlink::{Request, Route, SourceRule, TproxyRoute, family, messages};
-use marline_net::links::PROTOCOL;
+use marline_net::links::RTPROT_MARLINE;
 use marline_sys::netlink::RouteSocket;
 
 use super::rules::{Families, LED};
@@ -97,14 +97,26 @@ fn found(socket: &RouteSocket, lane: &Lane) -> io::Result<(Vec<TproxyRoute>, Vec
     let rules = messages(&rules).filter_map(|message| TproxyRoute::parse(&message));
     let routes = messages(&routes).filter_map(|message| Route::parse(&message));
     Ok((
-        rules.filter(|rule| (rule.protocol, rule.mark, rule.table) == (PROTOCOL, lane.mark, lane.mark)).collect(),
-        routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, lane.mark)).map(|r| r.family).collect(),
+        rules
+            .filter(|rule| (rule.protocol, rule.mark, rule.table) == (RTPROT_MARLINE, lane.mark, lane.mark))
+            .collect(),
+        routes
+            .filter(|route| (route.protocol, route.table) == (RTPROT_MARLINE, lane.mark))
+            .map(|r| r.family)
+            .collect(),
     ))
 }
 
 const fn of(lane: &Lane, family: u8) -> TproxyRoute {
     let Lane { mark, place } = *lane;
-    TproxyRoute { family, mark, table: mark, priority: place, suppress_prefixlength: None, protocol: PROTOCOL }
+    TproxyRoute {
+        family,
+        mark,
+        table: mark,
+        priority: place,
+        suppress_prefixlength: None,
+        protocol: RTPROT_MARLINE,
+    }
 }
 
 fn ask(socket: &RouteSocket, request: Request) -> io::Result<()> {

@@ -63,7 +63,7 @@ const CONNECT: Duration = Duration::from_secs(60);
 /// chosen: a shell that was left open over night is there in the morning. (RFC 5382 §5: at least 2 h 4 min.)
 const IDLE: Duration = Duration::from_secs(24 * 60 * 60);
 /// chosen: as long as Linux's conntrack keeps what is half closed, and more than its `tcp_fin_timeout`.
-pub const HALF_CLOSED: Duration = marline_net::pass::HALF_CLOSED;
+pub const HALF_CLOSED: Duration = marline_net::splice::HALF_CLOSED_TIMEOUT;
 
 /// What the forwarder has done so far. Read it at any time.
 #[derive(Debug, Default)]
@@ -253,7 +253,7 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
 
 /// As many descriptors as this user may have, but for a reserve. With fewer, more connections wait.
 fn descriptors() -> usize {
-    usize::try_from(marline_net::descriptors::raise()).unwrap_or(usize::MAX).saturating_sub(RESERVED)
+    usize::try_from(marline_net::rlimit::raise_nofile_limit()).unwrap_or(usize::MAX).saturating_sub(RESERVED)
 }
 
 /// Two sockets, and two pipes of two ends.

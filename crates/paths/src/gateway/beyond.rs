@@ -27,7 +27,7 @@ use std::io;
 use std::net::IpAddr;
 
 use marline_core::wire::netlink::{IifRule, Request, Route, SourceRule, TproxyRoute, family, messages};
-use marline_net::links::{FAR_V4, FAR_V6, Interface, PROTOCOL};
+use marline_net::links::{INTERNET_PROBE_V4, INTERNET_PROBE_V6, Interface, RTPROT_MARLINE};
 use marline_sys::netlink::RouteSocket;
 
 use super::names::{self, NameLinks};
@@ -94,7 +94,7 @@ impl Beyond {
             let answer = self.socket.request(&Route::lookup(None, far).finish(4)).ok()?;
             messages(&answer).find_map(|message| Route::parse(&message))?.interface
         };
-        [leaves(FAR_V4.into()), leaves(FAR_V6.into())]
+        [leaves(INTERNET_PROBE_V4.into()), leaves(INTERNET_PROBE_V6.into())]
     }
 
     fn rules(&self) -> Vec<IifRule> {
@@ -105,7 +105,7 @@ impl Beyond {
                 table,
                 priority,
                 suppress_prefixlength: suppress,
-                protocol: PROTOCOL,
+                protocol: RTPROT_MARLINE,
             };
             // Prefixes so short are default routes or parts of one, as `marline_net::links` takes them.
             [rule(Route::MAIN, PLACE, Some(suppress)), rule(TABLE, PLACE + 1, None)]
@@ -182,7 +182,7 @@ impl Ours {
         Ok(Self {
             rules: rules.filter(is_rule_of_ours).collect(),
             marked: private::there(socket)?,
-            routes: routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, TABLE)).collect(),
+            routes: routes.filter(|route| (route.protocol, route.table) == (RTPROT_MARLINE, TABLE)).collect(),
         })
     }
 
@@ -193,13 +193,13 @@ impl Ours {
 
 fn is_rule_of_ours(rule: &IifRule) -> bool {
     let place = (rule.priority, rule.table);
-    rule.protocol == PROTOCOL && (place == (PLACE, Route::MAIN) || place == (PLACE + 1, TABLE))
+    rule.protocol == RTPROT_MARLINE && (place == (PLACE, Route::MAIN) || place == (PLACE + 1, TABLE))
 }
 
 /// The default route of this family over the link, in a table of ours; none: the link has none.
 pub(super) fn default_route(family: u8, link: &Interface, table: u32) -> Option<Route> {
-    let gateway = if family == family::V4 { link.v4 } else { link.v6 }?.gateway;
-    Some(Route { gateway, table, protocol: PROTOCOL, ..Route::default_via_interface(family, link.index) })
+    let gateway = if family == family::V4 { link.route_v4 } else { link.route_v6 }?.gateway;
+    Some(Route { gateway, table, protocol: RTPROT_MARLINE, ..Route::default_via_interface(family, link.index) })
 }
 
 /// Whether both lead the same way.
@@ -227,7 +227,7 @@ pub(super) const EXISTS: i32 = rustix::io::Errno::EXIST.raw_os_error();
 pub(super) mod tests {
     use std::process::Command;
 
-    use marline_net::links::survey;
+    use marline_net::links::list_interfaces;
     use marline_net::testing::{cable, in_a_network, ip};
 
     use super::*;
@@ -270,7 +270,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::gateway) fn lead(beyond: &Beyond, link: &str) {
-        beyond.lead(survey().unwrap().named(link)).unwrap();
+        beyond.lead(list_interfaces().unwrap().by_name(link)).unwrap();
     }
 
     pub(in crate::gateway) fn open(lan: &Lan) -> Beyond {
@@ -286,7 +286,7 @@ pub(super) mod tests {
             lead(&beyond, "eth1");
             assert_eq!((way(far, LAN), way(far_v6, LAN_V6)), ("eth1".into(), "eth1".into()));
             assert_eq!((way(far, ""), way(far_v6, "")), ("eth0".into(), "eth0".into()), "this host's own");
-            let index = |name: &str| survey().unwrap().named(name).map(|interface| interface.index);
+            let index = |name: &str| list_interfaces().unwrap().by_name(name).map(|interface| interface.index);
             assert_eq!(beyond.own(), [index("eth0"); 2]);
             for (to, over) in [("192.168.78.9", "lan1"), ("10.1.0.9", "eth0"), ("10.1.0.2", "lo")] {
                 assert_eq!(way(to, LAN), over, "{to}");
@@ -329,8 +329,8 @@ pub(super) mod tests {
         in_a_network(|| {
             let beyond = open(&host());
             lead(&beyond, "eth1");
-            let mut link = survey().unwrap().named("eth1").unwrap().clone();
-            link.v4.as_mut().unwrap().gateway = Some("198.51.100.1".parse().unwrap());
+            let mut link = list_interfaces().unwrap().by_name("eth1").unwrap().clone();
+            link.route_v4.as_mut().unwrap().gateway = Some("198.51.100.1".parse().unwrap());
             assert!(beyond.lead(Some(&link)).is_err());
             assert_eq!(way("203.0.113.5", LAN), "eth0");
         });

@@ -43,7 +43,7 @@ pub use names::NameLinks;
 pub use obstacles::Found as Obstructions;
 pub use rules::Lan;
 
-use marline_net::links::{LinksError, survey};
+use marline_net::links::{LinksError, list_interfaces};
 
 use self::block::{Keeper, Reach, standing};
 use self::obstacles::{Found, Obstacles};
@@ -212,15 +212,15 @@ fn unblock() {
 
 /// Whether these are interfaces of a LAN.
 fn look_at(lan: &Lan) -> Result<(), GatewayError> {
-    let survey = survey()?;
+    let survey = list_interfaces()?;
     for name in &lan.0 {
         let wrong = |why: &str| GatewayError::Interface { name: name.clone(), why: why.to_owned() };
-        match survey.named(name) {
+        match survey.by_name(name) {
             None => return Err(wrong("there is no such interface (`ip link` lists them)")),
             Some(interface) if interface.addresses.iter().any(IpAddr::is_loopback) || name == "lo" => {
                 return Err(wrong("it is the loopback, and no LAN"));
             }
-            Some(interface) if interface.v4.is_some() || interface.v6.is_some() => {
+            Some(interface) if interface.route_v4.is_some() || interface.route_v6.is_some() => {
                 return Err(wrong("it has a default route: it is a way to the Internet, and no LAN"));
             }
             Some(_) => {}

@@ -21,7 +21,7 @@
 use std::io;
 
 use marline_core::wire::netlink::{Port, PortRule, Request, Route, SourceRule, family, messages};
-use marline_net::links::{Interface, PROTOCOL};
+use marline_net::links::{Interface, RTPROT_MARLINE};
 use marline_sys::netlink::RouteSocket;
 
 use super::beyond::{EXISTS, NO_DEVICE, NO_ENTRY, NO_ROUTE, ask, default_route, is_same};
@@ -106,11 +106,11 @@ impl Ours {
         let routes = messages(&routes).filter_map(|message| Route::parse(&message));
         let is_ours = |rule: &PortRule| {
             let place = (rule.priority, rule.table);
-            rule.protocol == PROTOCOL && (place == (PLACE, Route::MAIN) || place == (PLACE + 1, TABLE))
+            rule.protocol == RTPROT_MARLINE && (place == (PLACE, Route::MAIN) || place == (PLACE + 1, TABLE))
         };
         Ok(Self {
             rules: rules.filter(is_ours).collect(),
-            routes: routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, TABLE)).collect(),
+            routes: routes.filter(|route| (route.protocol, route.table) == (RTPROT_MARLINE, TABLE)).collect(),
         })
     }
 }
@@ -131,7 +131,7 @@ fn rules_of(family: u8) -> Vec<PortRule> {
             table,
             priority,
             suppress,
-            protocol: PROTOCOL,
+            protocol: RTPROT_MARLINE,
         };
         [rule(Route::MAIN, PLACE, Some(shortest)), rule(TABLE, PLACE + 1, None)]
     };
@@ -151,7 +151,7 @@ const UDP: u8 = 17;
 mod tests {
     use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-    use marline_net::links::survey;
+    use marline_net::links::list_interfaces;
     use marline_net::testing::{cable, in_a_network, ip};
 
     use super::*;
@@ -162,8 +162,8 @@ mod tests {
     const FAR_V6: &str = "2620:fe::fe";
 
     fn over(link: &str, families: (bool, bool)) -> io::Result<()> {
-        let survey = survey().unwrap();
-        let link = survey.named(link);
+        let survey = list_interfaces().unwrap();
+        let link = survey.by_name(link);
         let links = NameLinks { v4: link.filter(|_| families.0), v6: link.filter(|_| families.1) };
         lead(&RouteSocket::open()?, links, Families { ipv4: true, ipv6: true })
     }

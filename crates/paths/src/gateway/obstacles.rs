@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use marline_core::wire::netlink::{messages, nftables};
-use marline_net::links::survey;
+use marline_net::links::list_interfaces;
 use marline_sys::netlink::{Protocol, Socket};
 
 use super::block::Keeper;
@@ -85,7 +85,7 @@ impl Obstacles {
         if is_other || is_late {
             self.read = Some((generation, now));
             // What cannot be looked at is as it was.
-            if let Ok(survey) = survey() {
+            if let Ok(survey) = list_interfaces() {
                 self.firewalls = firewalls(&self.ruleset, &survey, &self.lan);
             }
         }

@@ -21,8 +21,8 @@
 use std::io;
 
 use marline_core::wire::netlink::{Route, SourceRule, TproxyRoute, family, messages};
-use marline_net::links::PROTOCOL;
-use marline_net::reach::Zone;
+use marline_net::egress::AddressZone;
+use marline_net::links::RTPROT_MARLINE;
 use marline_sys::netlink::RouteSocket;
 
 use super::beyond::PLACE;
@@ -45,7 +45,7 @@ pub(super) fn wanted(families: Families) -> Vec<TproxyRoute> {
             table,
             priority,
             suppress_prefixlength: suppress,
-            protocol: PROTOCOL,
+            protocol: RTPROT_MARLINE,
         };
         [rule(Route::MAIN, PLACE, Some(shortest)), rule(LAN.mark, PLACE + 1, None)]
     };
@@ -59,18 +59,18 @@ pub(super) fn wanted(families: Families) -> Vec<TproxyRoute> {
 pub(super) fn there(socket: &RouteSocket) -> io::Result<Vec<TproxyRoute>> {
     let rules = socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
     let rules = messages(&rules).filter_map(|message| TproxyRoute::parse(&message));
-    Ok(rules.filter(|rule| (rule.protocol, rule.mark) == (PROTOCOL, MARK)).collect())
+    Ok(rules.filter(|rule| (rule.protocol, rule.mark) == (RTPROT_MARLINE, MARK)).collect())
 }
 
 /// The jumps to the chain, and the chain's rules, as nft reads them.
 pub(super) fn jumps() -> [String; 2] {
-    let [v4, v6] = addresses(Zone::Private);
+    let [v4, v6] = addresses(AddressZone::Private);
     [format!("ip daddr {v4} jump {CHAIN}"), format!("ip6 daddr {v6} jump {CHAIN}")]
 }
 
 /// The chain's rules, as nft reads them. What they accept is forwarded, unless other tables stop it.
 pub(super) fn chain() -> Vec<String> {
-    let [v4, v6] = addresses(Zone::Metadata);
+    let [v4, v6] = addresses(AddressZone::Metadata);
     vec![
         format!("ip daddr {v4} return"),
         format!("ip6 daddr {v6} return"),
@@ -97,14 +97,14 @@ pub(super) fn unrouted() -> Vec<String> {
 
 /// Conditions that hold for TCP to all addresses but those that may be forwarded, one for each of several rules.
 pub(super) fn others() -> [String; 4] {
-    let ([v4, v6], [m4, m6]) = (addresses(Zone::Private), addresses(Zone::Metadata));
+    let ([v4, v6], [m4, m6]) = (addresses(AddressZone::Private), addresses(AddressZone::Metadata));
     [format!("ip daddr != {v4}"), format!("ip6 daddr != {v6}"), format!("ip daddr {m4}"), format!("ip6 daddr {m6}")]
 }
 
 /// The networks of a zone, as nft reads sets: of IPv4 and of IPv6.
-fn addresses(zone: Zone) -> [String; 2] {
+fn addresses(zone: AddressZone) -> [String; 2] {
     [true, false].map(|is_ipv4| {
-        let networks = zone.networks().filter(|network| network.is_ipv4() == is_ipv4);
+        let networks = zone.prefixes().filter(|network| network.is_ipv4() == is_ipv4);
         let written: Vec<String> = networks.map(|network| network.to_string()).collect();
         format!("{{ {} }}", written.join(", "))
     })

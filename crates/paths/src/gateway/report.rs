@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use marline_net::links::{Interface, Survey};
+use marline_net::links::{Interface, InterfaceList};
 
 use super::firewall::{Dropped, Packet, Ruleset, Side, dropped_by};
 use super::rules::Lan;
@@ -21,10 +21,10 @@ struct Stopped {
 type Found = BTreeMap<Dropped, Stopped>;
 
 /// A line for each firewall that stops the LAN.
-pub(super) fn firewalls(ruleset: &Ruleset, survey: &Survey, lan: &Lan) -> Vec<String> {
+pub(super) fn firewalls(ruleset: &Ruleset, survey: &InterfaceList, lan: &Lan) -> Vec<String> {
     let mut lines = Vec::new();
     for name in &lan.0 {
-        let versions = versions(survey.named(name));
+        let versions = versions(survey.by_name(name));
         let (mut forward, mut input) = (Found::new(), Found::new());
         let links: BTreeSet<&str> = versions.iter().flat_map(|(is_ipv4, _)| links(survey, *is_ipv4)).collect();
         for (is_ipv4, side) in &versions {
@@ -87,7 +87,7 @@ pub(super) fn firewalls(ruleset: &Ruleset, survey: &Survey, lan: &Lan) -> Vec<St
 /// The versions of IP that an interface of the LAN has, each with its network. One without an address yet counts as IPv4.
 fn versions(own: Option<&Interface>) -> Vec<(bool, Side)> {
     let network = |is_ipv4: bool| {
-        let networks = own.into_iter().flat_map(|own| &own.networks);
+        let networks = own.into_iter().flat_map(|own| &own.subnets);
         networks.copied().find(|network| network.address.is_ipv4() == is_ipv4)
     };
     let found = [true, false].into_iter().filter_map(|is_ipv4| Some((is_ipv4, Side::Lan(Some(network(is_ipv4)?)))));
@@ -96,8 +96,8 @@ fn versions(own: Option<&Interface>) -> Vec<(bool, Side)> {
 }
 
 /// The links that lead to the Internet by this version.
-fn links(survey: &Survey, is_ipv4: bool) -> impl Iterator<Item = &str> {
-    let leads = move |link: &&Interface| if is_ipv4 { link.v4.is_some() } else { link.v6.is_some() };
+fn links(survey: &InterfaceList, is_ipv4: bool) -> impl Iterator<Item = &str> {
+    let leads = move |link: &&Interface| if is_ipv4 { link.route_v4.is_some() } else { link.route_v6.is_some() };
     survey.interfaces.iter().filter(leads).map(|link| link.name.as_str())
 }
 

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use marline_net::links::survey;
+use marline_net::links::list_interfaces;
 use marline_net::testing::{cable, in_a_network, ip};
 
 use super::*;
@@ -34,7 +34,7 @@ impl Lab {
         let roads = Roads { links: links.iter().map(|link| (*link).to_owned()).collect(), named: false };
         let mut host = Host::new(self.claim(), self.run.path(), roads, Box::new(|line| eprintln!("told: {line}")));
         host.lay(Mode::Userspace).unwrap();
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         host
     }
 }
@@ -234,7 +234,7 @@ fn a_run_that_may_die(lab: &Lab, mode: Mode) {
     let roads = Roads { links: vec!["eth0".into(), "eth1".into()], named: false };
     let mut host = Host::new(lab.claim(), lab.run.path(), roads, Box::new(|_| {}));
     let laid = host.lay(mode).and_then(|()| {
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         if mode == Mode::KernelPm {
             let address = "10.2.0.2".parse().unwrap();
             host.note_endpoints(&[Endpoint::for_subflows(address, 0, false)], &[])?;
@@ -305,29 +305,29 @@ fn a_new_lease_is_followed_and_so_is_a_link_that_goes_and_comes() {
         ip("address flush dev eth1");
         ip("address add 10.9.0.7/24 dev eth1");
         ip("route add default via 10.9.0.1 dev eth1 metric 200");
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert_eq!(leaves_by("10.9.0.7").as_deref(), Some("eth1"));
         assert!(output("route get 198.51.100.1 from 10.9.0.7").contains("via 10.9.0.1"));
         assert!(!output("rule").contains("10.2.0.2"), "the old address has no rule any more");
         // The same address, and the router is another one.
         ip("route replace default via 10.9.0.254 dev eth1 metric 200");
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert!(output("route get 198.51.100.1 from 10.9.0.7").contains("via 10.9.0.254"));
         ip("link set eth1 down");
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert!(!output("rule").contains("10.9.0.7"));
         ip("link set eth1 up");
         ip("route add default via 10.9.0.254 dev eth1 metric 200");
         wait_for_carrier();
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert_eq!(leaves_by("10.9.0.7").as_deref(), Some("eth1"));
         ip("link delete eth1");
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert!(!output("rule").contains("10.9.0.7"));
         cable("eth1", "10.9.0.7/24");
         ip("route add default via 10.9.0.1 dev eth1 metric 200");
         wait_for_carrier();
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert_eq!(leaves_by("10.9.0.7").as_deref(), Some("eth1"), "the same name with another number");
         let tables = output("route show table all");
         assert_eq!(tables.matches("default").count(), 4, "two of eth0, one of eth1 and one of ours: {tables}");
@@ -347,13 +347,13 @@ fn what_somebody_else_removes_is_put_back_but_not_without_end() {
             ip("-4 rule flush protocol 109");
             ip("-4 route flush table all protocol 109");
             assert_eq!(laid(), [0, 2, 0, 1]);
-            host.follow(&survey().unwrap());
+            host.follow(&list_interfaces().unwrap());
             assert_eq!(laid() == whole, round < 6, "{round}: {:?}", laid());
         }
         assert!(host.told.iter().any(|line| line.contains("again and again")), "{:?}", host.told);
         // What is new has its rules all the same.
         ip("address add 10.2.0.9/24 dev eth1");
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert!(output("rule").contains("from 10.2.0.9 lookup 731"));
     });
 }
@@ -369,14 +369,14 @@ fn an_address_that_is_temporary_or_deprecated_leaves_by_its_link_too() {
         ip("address add 2001:db8:2::88/64 dev eth1 nodad preferred_lft 6000 valid_lft 9000 mngtmpaddr");
         let mut passing = Vec::new();
         for _ in 0..1000 {
-            passing.clone_from(&survey().unwrap().named("eth1").unwrap().passing);
+            passing.clone_from(&list_interfaces().unwrap().by_name("eth1").unwrap().transient_addresses);
             if passing.len() == 2 {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         assert_eq!(passing.len(), 2, "{}", output("-6 address show dev eth1"));
-        let lasting = survey().unwrap().named("eth1").unwrap().addresses.clone();
+        let lasting = list_interfaces().unwrap().by_name("eth1").unwrap().addresses.clone();
         assert_eq!(lasting, ["10.2.0.2", "2001:db8:2::2", "2001:db8:2::88"].map(|a| a.parse::<IpAddr>().unwrap()));
         let mut host = Lab::new().lay(&["eth0", "eth1"]);
         for address in passing {
@@ -433,13 +433,13 @@ fn links_of_one_address_leave_each_by_its_own_device_and_what_is_not_bound_by_th
         // One that was the only one of the address with a default route, as the others went, needs no device.
         ip("link delete wwan0");
         ip("link delete wwan1");
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert_eq!(leaves_by("192.168.8.100").as_deref(), Some("wwan2"));
         assert!(!output("rule").contains("oif"), "{}", output("rule"));
         cable("wwan0", "192.168.8.100/24");
         ip("route add default via 192.168.8.1 dev wwan0 metric 100");
         wait_for_carrier();
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         assert_eq!(leaves_bound("192.168.8.100", "oif wwan2").as_deref(), Some("wwan2"));
         assert_eq!(leaves_by("192.168.8.100").as_deref(), Some("wwan0"));
         host.restore();
@@ -454,8 +454,8 @@ fn our_own_routes_are_no_reason_to_believe_in_a_link() {
         let mut host = Lab::new().lay(&["eth0", "eth1"]);
         ip("route delete default dev eth1");
         ip("-6 route delete default dev eth1");
-        let survey = survey().unwrap();
-        assert!(!survey.named("eth1").unwrap().is_usable(), "it has no default route but ours");
+        let survey = list_interfaces().unwrap();
+        assert!(!survey.by_name("eth1").unwrap().is_usable(), "it has no default route but ours");
         host.follow(&survey);
         assert_eq!(output("rule").matches("731").count(), 0, "{}", output("rule"));
     });
@@ -472,7 +472,7 @@ fn a_host_without_mptcp_or_without_the_privilege_is_not_touched() {
         let mut host = Host::new(lab.claim(), &gone, roads, Box::new(|_| {}));
         let error = host.lay(Mode::Userspace).unwrap_err().to_string();
         assert!(error.contains("without it nothing is changed"), "{error}");
-        host.follow(&survey().unwrap());
+        host.follow(&list_interfaces().unwrap());
         drop(host);
         assert_eq!(everything(), before);
     });

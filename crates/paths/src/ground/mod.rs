@@ -52,7 +52,7 @@ pub use routing::Roads;
 pub(super) use routing::exit_of;
 pub(super) use settings::{ENABLED, PATH_MANAGER, PM_TYPE, Settings};
 
-use marline_net::links::Survey;
+use marline_net::links::InterfaceList;
 
 use self::contest::Contest;
 #[cfg(test)]
@@ -170,7 +170,7 @@ impl Ground for Host {
         });
     }
 
-    fn follow(&mut self, survey: &Survey) {
+    fn follow(&mut self, survey: &InterfaceList) {
         if self.laid.is_none() {
             return;
         }

@@ -7,7 +7,7 @@
 
 use marline_core::paths::LinkConfig;
 use marline_core::wire::netlink::{Route, SourceRule};
-use marline_net::links::Survey;
+use marline_net::links::InterfaceList;
 
 use super::routing::{Kernel, Roads, Step};
 use super::settings::Settings;
@@ -43,7 +43,7 @@ impl Ground for Preview {
         (self.tell)(&format!("{} ({}) has come, and would be used", link.name, link.kind));
     }
 
-    fn follow(&mut self, survey: &Survey) {
+    fn follow(&mut self, survey: &InterfaceList) {
         let name =
             |index: u32| survey.interfaces.iter().find(|i| i.index == index).map_or("?", |i| i.name.as_str());
         let lines = match Kernel::open().and_then(|kernel| kernel.planned(&self.roads, survey)) {
@@ -105,7 +105,7 @@ mod tests {
     use std::fs;
     use std::rc::Rc;
 
-    use marline_net::links::survey;
+    use marline_net::links::list_interfaces;
     use marline_net::testing::{in_a_network, ip};
 
     use super::*;
@@ -140,7 +140,7 @@ mod tests {
             let roads = Roads { links: vec!["d1".into(), "d2".into()], named: true };
             let tell = Box::new(move |line: &str| to.borrow_mut().push(line.to_owned()));
             let mut preview = Preview::new(Mode::Userspace, roads, tell);
-            let survey = survey().unwrap();
+            let survey = list_interfaces().unwrap();
             preview.follow(&survey);
             preview.follow(&survey);
             preview.would("0000002a: would join over d2");

@@ -24,7 +24,9 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use marline_core::wire::netlink::{Message, Request, Route, SourceRule, family, messages};
-use marline_net::links::{FAR_V4, FAR_V6, Interface, PROTOCOL, Reason, Survey, Verdict};
+use marline_net::links::{
+    INTERNET_PROBE_V4, INTERNET_PROBE_V6, Interface, InterfaceList, RTPROT_MARLINE, UnusedReason, Usability,
+};
 use marline_sys::netlink::RouteSocket;
 
 use super::contest::{Contest, Place};
@@ -66,11 +68,11 @@ pub struct Roads {
 
 impl Roads {
     /// The addresses that may need a way of their own.
-    fn of(&self, survey: &Survey) -> Vec<Road> {
+    fn of(&self, survey: &InterfaceList) -> Vec<Road> {
         let mut roads = Vec::new();
         for interface in survey.interfaces.iter().filter(|interface| self.may(interface)) {
-            for address in interface.addresses.iter().chain(&interface.passing) {
-                let route = if address.is_ipv4() { interface.v4 } else { interface.v6 };
+            for address in interface.addresses.iter().chain(&interface.transient_addresses) {
+                let route = if address.is_ipv4() { interface.route_v4 } else { interface.route_v6 };
                 roads.extend(route.map(|route| Road {
                     address: *address,
                     link: interface.index,
@@ -84,18 +86,20 @@ impl Roads {
     }
 
     fn may(&self, interface: &Interface) -> bool {
-        let leads = match &interface.verdict {
-            Verdict::Usable => true,
-            Verdict::Unused(Reason::Loopback) => false,
-            Verdict::Unused(reason) => self.named && reason.can_be_overruled(),
+        let leads = match &interface.usability {
+            Usability::Usable => true,
+            Usability::Unused(UnusedReason::Loopback) => false,
+            Usability::Unused(reason) => self.named && reason.can_be_overridden(),
         };
         leads && self.links.contains(&interface.name)
     }
 }
 
 /// Whether several interfaces have this address.
-fn is_shared(survey: &Survey, address: IpAddr) -> bool {
-    let has = |interface: &&Interface| interface.addresses.iter().chain(&interface.passing).any(|a| *a == address);
+fn is_shared(survey: &InterfaceList, address: IpAddr) -> bool {
+    let has = |interface: &&Interface| {
+        interface.addresses.iter().chain(&interface.transient_addresses).any(|a| *a == address)
+    };
     survey.interfaces.iter().filter(has).count() > 1
 }
 
@@ -139,13 +143,13 @@ fn plan(roads: &[Road], rules: &[SourceRule], routes: &[Route]) -> Vec<Step> {
 fn is_rule_of_ours(rule: &SourceRule) -> bool {
     let leads_out = rule.priority == PRIORITY + 1 && rule.table > TABLES;
     let leads_to_main = rule.priority == PRIORITY && rule.table == Route::MAIN;
-    rule.protocol == PROTOCOL && (leads_out || leads_to_main)
+    rule.protocol == RTPROT_MARLINE && (leads_out || leads_to_main)
 }
 
 /// The same of a route: it is in the table of its link.
 fn is_route_of_ours(route: &Route) -> bool {
     let table = route.interface.map(|link| TABLES.saturating_add(link));
-    route.protocol == PROTOCOL && table == Some(route.table)
+    route.protocol == RTPROT_MARLINE && table == Some(route.table)
 }
 
 impl Step {
@@ -172,7 +176,7 @@ impl Road {
     fn rules(&self) -> [SourceRule; 2] {
         let (bits, defaults) = if self.address.is_ipv4() { (32, 1) } else { (128, 3) };
         let rule = |table, priority| SourceRule {
-            protocol: PROTOCOL,
+            protocol: RTPROT_MARLINE,
             oif: self.device.clone(),
             ..SourceRule::new((self.address, bits), table, priority)
         };
@@ -188,7 +192,7 @@ impl Road {
         // Every link of IPv6 carries packets of 1280 bytes (RFC 8200, section 5).
         let least = if self.address.is_ipv4() { 0 } else { 1280 };
         let mtu = self.mtu.map(|mtu| u32::from(mtu).max(least));
-        Route { gateway: self.gateway, mtu, table: self.table(), protocol: PROTOCOL, ..route }
+        Route { gateway: self.gateway, mtu, table: self.table(), protocol: RTPROT_MARLINE, ..route }
     }
 }
 
@@ -219,7 +223,7 @@ impl Kernel {
     pub(super) fn follow(
         &self,
         roads: &Roads,
-        survey: &Survey,
+        survey: &InterfaceList,
         mtus: &BTreeMap<String, u16>,
         contest: &mut Contest,
     ) -> io::Result<Vec<String>> {
@@ -245,7 +249,7 @@ impl Kernel {
     ///
     /// # Errors
     /// What is there cannot be read.
-    pub(super) fn planned(&self, roads: &Roads, survey: &Survey) -> io::Result<Vec<Step>> {
+    pub(super) fn planned(&self, roads: &Roads, survey: &InterfaceList) -> io::Result<Vec<Step>> {
         let (rules, routes) = self.ours()?;
         Ok(plan(&self.needed(roads, survey, &BTreeMap::new(), &rules), &rules, &routes))
     }
@@ -253,7 +257,7 @@ impl Kernel {
     fn needed(
         &self,
         roads: &Roads,
-        survey: &Survey,
+        survey: &InterfaceList,
         mtus: &BTreeMap<String, u16>,
         rules: &[SourceRule],
     ) -> Vec<Road> {
@@ -360,7 +364,7 @@ const CONTESTED: &str = "another program removes rules or routes of marline agai
 /// The link by which packets from this address to the world would leave; none: they would not. `bound`: the interface that their
 /// socket is bound to.
 pub(crate) fn exit_of(socket: &RouteSocket, from: IpAddr, bound: Option<u32>) -> Option<u32> {
-    let far = if from.is_ipv4() { IpAddr::V4(FAR_V4) } else { IpAddr::V6(FAR_V6) };
+    let far = if from.is_ipv4() { IpAddr::V4(INTERNET_PROBE_V4) } else { IpAddr::V6(INTERNET_PROBE_V6) };
     let answer = socket.request(&Route::lookup_via_interface(Some(from), far, bound).finish(4)).ok()?;
     messages(&answer).find_map(|message| Route::parse(&message))?.interface
 }
@@ -403,7 +407,7 @@ mod tests {
         let roads = [road("10.2.0.2", 4, "10.2.0.1"), road("10.2.0.3", 4, "10.2.0.1")];
         let steps = plan(&roads, &[], &[]);
         assert!(
-            matches!(&steps[0], Step::Install(route) if route.table == TABLES + 4 && route.protocol == PROTOCOL)
+            matches!(&steps[0], Step::Install(route) if route.table == TABLES + 4 && route.protocol == RTPROT_MARLINE)
         );
         assert_eq!(steps.len(), 1 + 2 * 2, "{steps:?}");
         let (rules, routes) = after(steps, Vec::new(), Vec::new());

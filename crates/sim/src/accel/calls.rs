@@ -18,7 +18,7 @@ use super::content::{Content, resource};
 use super::packet::{Names, Place, Read};
 use super::scene::Plan;
 use crate::link::Direction;
-use crate::tcp::{Config, Socket, State};
+use crate::tcp::{Socket, TcpConfig, TcpState};
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -82,14 +82,14 @@ impl Calls {
         if known.is_none() && view.flags().contains(Flags::SYN) {
             let names = Names::of(flow, [view.seq().number(), !view.seq().number()], SCALE);
             if let Read::Segment(syn) = names.read(Direction::Up, &view, Place { next: 0, una: 0 }, now) {
-                let config = Config { sack: false, timestamps: false, exact: true, ..Config::default() };
+                let config = TcpConfig { sack: false, timestamps: false, is_strict: true, ..TcpConfig::default() };
                 let server = Socket::accept(config, &syn, now);
                 self.calls.push(Call { link, n, names, content: None, server });
             }
             return;
         }
         let Some(call) = known.and_then(|at| self.calls.get_mut(at)) else { return };
-        let place = Place { next: call.server.complete(), una: call.server.acknowledged() };
+        let place = Place { next: call.server.in_order_bytes(), una: call.server.snd_una() };
         let Read::Segment(segment) = call.names.read(Direction::Up, &view, place, now) else { return };
         call.server.on_segment(now, &segment);
         if call.content.is_none() && !view.payload().is_empty() {
@@ -108,7 +108,7 @@ impl Calls {
                 sent.push((call.link, call.names.emit(Direction::Down, &segment, content)));
             }
         }
-        self.calls.retain(|call| !matches!(call.server.state(), State::Over(_)));
+        self.calls.retain(|call| !matches!(call.server.state(), TcpState::Closed(_)));
         sent
     }
 

@@ -5,18 +5,18 @@
 use marline_core::accel::{Bytes, Input, SIGHT, Sight};
 
 use super::scene::Hostility;
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// Where they come from.
 #[derive(Debug)]
 pub(super) struct Hostile {
-    chance: Stream,
+    chance: RandomStream,
     last: Vec<u8>,
 }
 
 impl Hostile {
     pub(super) fn new(seed: u64) -> Self {
-        Self { chance: Stream::new(seed, "hostile", 0, Purpose::Other), last: vec![0x45, 0, 0, 40] }
+        Self { chance: RandomStream::new(seed, "hostile", 0, Purpose::Other), last: vec![0x45, 0, 0, 40] }
     }
 
     /// A packet that was really there.

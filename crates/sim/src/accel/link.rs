@@ -6,15 +6,15 @@ use marline_core::units::{Bitrate, Duration, Instant};
 use super::carried::Carried;
 use super::scene::{Blackout, Scene};
 use crate::link::{Direction, Link};
-use crate::rng::{Purpose, Stream};
-use crate::spec::{Carrier, Change, LinkSpec, Uplink};
+use crate::rng::{Purpose, RandomStream};
+use crate::spec::{Downlink, LinkEventKind, LinkSpec, Uplink};
 
 /// The primary link first.
 #[derive(Debug)]
 pub(super) struct Links {
     links: Vec<(LinkId, LinkSpec, Link<Carried>)>,
     blackouts: Vec<Blackout>,
-    chance: Stream,
+    chance: RandomStream,
 }
 
 impl Links {
@@ -25,11 +25,11 @@ impl Links {
         for blackout in &scene.blackouts {
             if let Some((.., link)) = links.iter_mut().find(|(id, ..)| *id == blackout.link) {
                 let at = Instant::ZERO + blackout.at;
-                link.schedule(at, Change::Down);
-                link.schedule(at + blackout.lasts, Change::Back);
+                link.schedule(at, LinkEventKind::Down);
+                link.schedule(at + blackout.lasts, LinkEventKind::Restore);
             }
         }
-        let chance = Stream::new(scene.seed, "gateway", 0, Purpose::Other);
+        let chance = RandomStream::new(scene.seed, "gateway", 0, Purpose::Other);
         Self { links, blackouts: scene.blackouts.clone(), chance }
     }
 
@@ -47,7 +47,7 @@ impl Links {
         let spec = self.spec(id)?;
         let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(FARTHEST_GATEWAY));
         let takes = if id == Scene::PRIMARY { takes } else { takes + self.waits(id) };
-        let lost = self.chance.happens(loss) || self.chance.happens(loss);
+        let lost = self.chance.bernoulli(loss) || self.chance.bernoulli(loss);
         let at = now + takes + Duration::from_micros(500 + self.chance.below(1000));
         (!lost && !self.is_dark(id, now) && !self.is_dark(id, at)).then_some(at)
     }
@@ -57,12 +57,12 @@ impl Links {
         let Some((_, spec, link)) = self.links.iter().find(|(other, ..)| *other == id) else {
             return Duration::ZERO;
         };
-        let rate = match (&spec.up, &spec.down) {
-            (Uplink::Rate(rate), Carrier::Rate { .. }) => *rate,
-            (Uplink::Same, Carrier::Rate { first, .. }) => *first,
+        let rate = match (&spec.uplink, &spec.downlink) {
+            (Uplink::Rate(rate), Downlink::Rate { .. }) => *rate,
+            (Uplink::SameAsDownlink, Downlink::Rate { initial: first, .. }) => *first,
             _ => Bitrate::ZERO,
         };
-        if rate.is_zero() { Duration::ZERO } else { link.stats(Direction::Up).queued.size / rate }
+        if rate.is_zero() { Duration::ZERO } else { link.stats(Direction::Up).queued.bytes / rate }
     }
 
     /// The round trip to a server, without queues.
@@ -72,8 +72,8 @@ impl Links {
 
     /// What a link brings.
     pub(super) fn rate(&self, id: LinkId) -> Bitrate {
-        match self.spec(id).map(|spec| &spec.down) {
-            Some(Carrier::Rate { first, .. }) => *first,
+        match self.spec(id).map(|spec| &spec.downlink) {
+            Some(Downlink::Rate { initial: first, .. }) => *first,
             _ => Bitrate::from_mbps(1),
         }
     }
@@ -90,14 +90,14 @@ impl Links {
         let found = self.links.iter().find(|(other, ..)| *other == id);
         found.map_or(0, |(.., link)| {
             let stats = link.stats(Direction::Down);
-            (stats.dropped_full + stats.dropped_codel + stats.dropped_police).packets
+            (stats.dropped_queue_full + stats.dropped_codel + stats.dropped_policer).packets
         })
     }
 
     /// IP bytes that were given to a link, from here.
     pub(super) fn sent(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);
-        found.map_or(0, |(.., link)| link.stats(Direction::Up).pushed.size.bytes())
+        found.map_or(0, |(.., link)| link.stats(Direction::Up).offered.bytes.bytes())
     }
 
     /// Gives a packet to a link. False if there is no such link.

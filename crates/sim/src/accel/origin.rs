@@ -17,13 +17,13 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use super::carried::Piece;
 use super::content::{etag, fill, resource};
 use super::scene::{Manners, Plan};
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// All fetches that are not answered yet.
 #[derive(Debug)]
 pub(super) struct Origin {
     manners: Manners,
-    chance: Stream,
+    chance: RandomStream,
     open: BTreeMap<u64, Open>,
     /// What is to be sent when, if it has not come by then, and how often it was sent.
     due: BTreeMap<(Instant, Piece), u32>,
@@ -47,7 +47,7 @@ impl Origin {
     pub(super) fn new(manners: Manners, seed: u64) -> Self {
         Self {
             manners,
-            chance: Stream::new(seed, "origin", 0, Purpose::Other),
+            chance: RandomStream::new(seed, "origin", 0, Purpose::Other),
             open: BTreeMap::new(),
             due: BTreeMap::new(),
             bad: BTreeSet::new(),
@@ -80,7 +80,7 @@ impl Origin {
         for ((from, to), range) in fetch.ranges.iter().zip(0_u32..) {
             let late = self.chance.below(u64::try_from(self.manners.late.as_millis()).unwrap_or(0) + 1);
             let start = now + rtt + rtt / 2 + Duration::from_millis(late);
-            if self.chance.happens(self.manners.fails) {
+            if self.chance.bernoulli(self.manners.fails) {
                 self.bad.insert((start, fetch.id.0, range));
             }
             let free = self.free.entry(fetch.link).or_insert(start);
@@ -136,7 +136,7 @@ impl Origin {
             return None;
         }
         let (from, to) = *open.fetch.ranges.get(piece.range as usize)?;
-        let to = if self.chance.happens(self.manners.short) { from + (to - from) / 2 } else { to };
+        let to = if self.chance.bernoulli(self.manners.short) { from + (to - from) / 2 } else { to };
         let mut bytes = Vec::new();
         fill(&mut bytes, open.name, from, to);
         self.served += to - from;

@@ -18,7 +18,7 @@ use marline_core::wire::packet::{
 use super::content::Content;
 use super::scene::Plan;
 use crate::link::Direction;
-use crate::tcp::{Flags as Bits, Sacks as Blocks, Segment, Seqs};
+use crate::tcp::{Flags as Bits, SackBlocks as Blocks, Segment, SeqRange as StreamRange};
 
 /// What both ends have agreed on, and who they are.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ impl Names {
     pub(super) fn emit(&self, direction: Direction, segment: &Segment, content: &Content) -> Vec<u8> {
         let [own, other] = self.ends(direction);
         let flow = if direction == Direction::Up { self.flow } else { self.flow.reversed() };
-        let payload = content.bytes(direction, segment.data.start, segment.data.end);
+        let payload = content.bytes(direction, segment.seqs.start, segment.seqs.end);
         let Bits { syn, ack, fin, rst } = segment.flags;
         let mut flags = Flags::default();
         for (is_set, flag) in [(syn, Flags::SYN), (ack, Flags::ACK), (fin, Flags::FIN), (rst, Flags::RST)] {
@@ -90,7 +90,7 @@ impl Names {
         let new = NewSegment {
             four_tuple: flow,
             ip_params: IpParams::default(),
-            seq: if syn { Seq::new(self.numbers[own]) } else { self.seq(own, segment.data.start) },
+            seq: if syn { Seq::new(self.numbers[own]) } else { self.seq(own, segment.seqs.start) },
             ack: if ack { self.seq(other, segment.ack) } else { Seq::default() },
             flags,
             window: u16::try_from(scaled).unwrap_or(u16::MAX),
@@ -127,7 +127,7 @@ impl Names {
             if let [Some(start), Some(end)] = ends
                 && start < end
             {
-                sacks.push(Seqs::new(start, end));
+                sacks.push(StreamRange::new(start, end));
             }
         }
         if !packet.sack_blocks().is_empty() && !self.sack {
@@ -143,12 +143,12 @@ impl Names {
                 fin: flags.contains(Flags::FIN),
                 rst: flags.contains(Flags::RST),
             },
-            data: Seqs::new(start, start + length),
+            seqs: StreamRange::new(start, start + length),
             ack: acked,
             window: DataSize::from_bytes(window),
             sacks,
-            sent,
-            echo,
+            ts_val: sent,
+            ts_ecr: echo,
         })
     }
 
@@ -187,8 +187,8 @@ impl Names {
 
     fn options(&self, own: usize, other: usize, segment: &Segment) -> OptionList {
         let stamps = self.timestamps.then(|| Timestamps {
-            ts_val: self.stamp(own, segment.sent),
-            ts_ecr: segment.echo.map_or(TcpTimestamp::default(), |echo| self.stamp(other, echo)),
+            ts_val: self.stamp(own, segment.ts_val),
+            ts_ecr: segment.ts_ecr.map_or(TcpTimestamp::default(), |echo| self.stamp(other, echo)),
         });
         if !segment.flags.syn {
             let mut sacks = SackBlocks::default();
@@ -225,15 +225,15 @@ mod tests {
         let content = Content::new(&plan, 3, names.flow.destination());
         let now = Instant::from_millis(5000);
         let mut sacks = Blocks::default();
-        sacks.push(Seqs::new(6000, 7448));
+        sacks.push(StreamRange::new(6000, 7448));
         let segment = Segment {
             flags: Bits { ack: true, ..Bits::default() },
-            data: Seqs::new(100, 200),
+            seqs: StreamRange::new(100, 200),
             ack: 4552,
             window: DataSize::from_bytes(128 * 300),
             sacks,
-            sent: now,
-            echo: Some(Instant::from_millis(4950)),
+            ts_val: now,
+            ts_ecr: Some(Instant::from_millis(4950)),
             ..Segment::default()
         };
         let bytes = names.emit(Direction::Up, &segment, &content);

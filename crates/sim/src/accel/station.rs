@@ -9,7 +9,7 @@ use super::content::Content;
 use super::packet::{Names, Place};
 use super::scene::{Close, Plan};
 use crate::link::Direction;
-use crate::tcp::{Config, Segment, Socket, State};
+use crate::tcp::{Segment, Socket, TcpConfig, TcpState};
 
 /// A connection with its two ends.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Station {
     /// The end of what it has sent.
     sent: u64,
     plan: Plan,
-    config: Config,
+    config: TcpConfig,
     asked: usize,
     answered: usize,
     ask_at: Option<Instant>,
@@ -42,10 +42,17 @@ impl Station {
     pub(super) fn new(plan: &Plan, n: usize) -> Option<Self> {
         let names = Names::new(plan, n)?;
         let content = Content::new(plan, n, names.flow.destination());
-        let window = if plan.scale == 0 { DataSize::from_bytes(65_535) } else { Config::default().window };
+        let window =
+            if plan.scale == 0 { DataSize::from_bytes(65_535) } else { TcpConfig::default().receive_window };
         let (sack, timestamps) = (plan.sack, plan.timestamps);
-        let config =
-            Config { algorithm: plan.algorithm, window, sack, timestamps, exact: true, ..Config::default() };
+        let config = TcpConfig {
+            algorithm: plan.algorithm,
+            receive_window: window,
+            sack,
+            timestamps,
+            is_strict: true,
+            ..TcpConfig::default()
+        };
         Some(Self {
             names,
             content,
@@ -111,8 +118,8 @@ impl Station {
             return Some((Direction::Up, segment));
         }
         let segment = self.server.as_mut().and_then(|server| server.poll(now))?;
-        self.repeated += u64::from(segment.data.start < self.sent);
-        self.sent = self.sent.max(segment.data.end);
+        self.repeated += u64::from(segment.seqs.start < self.sent);
+        self.sent = self.sent.max(segment.seqs.end);
         Some((Direction::Down, segment))
     }
 
@@ -121,7 +128,7 @@ impl Station {
         let timers = [&self.client, &self.server].map(|end| end.as_ref().and_then(Socket::timer));
         let wish = match self.state() {
             None => Some(Instant::ZERO + self.plan.start),
-            Some(State::Open) => self.ask_at,
+            Some(TcpState::Established) => self.ask_at,
             Some(_) => None,
         };
         [timers[0], timers[1], wish].into_iter().flatten().min()
@@ -132,17 +139,17 @@ impl Station {
         let reader = if direction == Direction::Up { &self.server } else { &self.client };
         reader
             .as_ref()
-            .map_or(Place { next: 0, una: 0 }, |end| Place { next: end.complete(), una: end.acknowledged() })
+            .map_or(Place { next: 0, una: 0 }, |end| Place { next: end.in_order_bytes(), una: end.snd_una() })
     }
 
     /// The number that the client's stack waits for.
     pub(super) fn received(&self) -> u64 {
-        self.client.as_ref().map_or(0, Socket::awaited)
+        self.client.as_ref().map_or(0, Socket::rcv_nxt)
     }
 
     /// The first byte that the server waits to see acknowledged.
     pub(super) fn acknowledged(&self) -> u64 {
-        self.server.as_ref().map_or(0, Socket::acknowledged)
+        self.server.as_ref().map_or(0, Socket::snd_una)
     }
 
     /// Both ends, as a line.
@@ -168,25 +175,25 @@ impl Station {
     }
 
     /// How the client's end stands; none before it was opened.
-    pub(super) fn state(&self) -> Option<State> {
+    pub(super) fn state(&self) -> Option<TcpState> {
         self.client.as_ref().map(Socket::state)
     }
 
     /// How the server's end stands; none before it was called.
-    pub(super) fn server_state(&self) -> Option<State> {
+    pub(super) fn server_state(&self) -> Option<TcpState> {
         self.server.as_ref().map(Socket::state)
     }
 
     /// Nothing more will happen to it.
     pub(super) fn is_over(&self) -> bool {
-        let over = |state| matches!(state, Some(State::Over(_)));
+        let over = |state| matches!(state, Some(TcpState::Closed(_)));
         over(self.state()) && (over(self.server_state()) || self.server.is_none())
     }
 
     /// The client waits for bytes.
     fn waits(&self) -> bool {
         let wanted = self.asked.checked_sub(1).and_then(|last| self.content.answers().get(last));
-        let over = matches!(self.state(), Some(State::Over(_)));
+        let over = matches!(self.state(), Some(TcpState::Closed(_)));
         !over && wanted.is_some_and(|wanted| self.read.0 < *wanted)
     }
 
@@ -196,7 +203,9 @@ impl Station {
             self.read.1 = now;
         }
         self.note_progress(now);
-        let Some(client) = self.client.as_mut().filter(|client| client.state() == State::Open) else { return };
+        let Some(client) = self.client.as_mut().filter(|client| client.state() == TcpState::Established) else {
+            return;
+        };
         if self.asked == 0 && self.ask_at.is_none() {
             self.ask_at = self.plan.exchanges.first().map(|first| now + first.pause);
         }
@@ -225,23 +234,23 @@ impl Station {
         }
         match self.plan.close {
             Close::ClientReset(bytes) if read >= bytes => client.abort(),
-            _ if client.ended() => client.finish(),
+            _ if client.is_peer_finished() => client.finish(),
             _ => {}
         }
     }
 
     /// The server's end has told its application so much.
     pub(super) fn taken(&self) -> u64 {
-        self.server.as_ref().map_or(0, Socket::complete)
+        self.server.as_ref().map_or(0, Socket::in_order_bytes)
     }
 
     /// The number that the server's stack waits for.
     pub(super) fn taken_by_stack(&self) -> u64 {
-        self.server.as_ref().map_or(0, Socket::awaited)
+        self.server.as_ref().map_or(0, Socket::rcv_nxt)
     }
 
     fn note_progress(&mut self, now: Instant) {
-        let read = self.client.as_ref().map_or(0, Socket::complete);
+        let read = self.client.as_ref().map_or(0, Socket::in_order_bytes);
         let taken = if self.plan.is_upload() { self.taken() } else { 0 };
         if read <= self.read.0 && taken <= self.taken {
             return;
@@ -256,7 +265,7 @@ impl Station {
 
     fn act_at_server(&mut self) {
         let Some(server) = &mut self.server else { return };
-        while self.content.requests().get(self.answered).is_some_and(|end| *end <= server.complete()) {
+        while self.content.requests().get(self.answered).is_some_and(|end| *end <= server.in_order_bytes()) {
             let answers = self.content.answers();
             let before = self.answered.checked_sub(1).and_then(|k| answers.get(k)).copied().unwrap_or(0);
             let end = answers.get(self.answered).copied().unwrap_or(before);
@@ -267,8 +276,8 @@ impl Station {
             }
         }
         match self.plan.close {
-            Close::ServerReset(bytes) if server.acknowledged() >= bytes => server.abort(),
-            _ if server.ended() => server.finish(),
+            Close::ServerReset(bytes) if server.snd_una() >= bytes => server.abort(),
+            _ if server.is_peer_finished() => server.finish(),
             _ => {}
         }
     }
@@ -280,11 +289,11 @@ fn told(end: &Socket) -> String {
     format!(
         "{:?}: acknowledged {}, unsent {}, window {}, threshold {}, {} timeouts, smoothed {:?}",
         end.state(),
-        end.acknowledged(),
+        end.snd_una(),
         end.unsent().bytes(),
-        info.window,
-        info.threshold,
-        info.backoff,
+        info.cwnd,
+        info.ssthresh,
+        info.timeouts,
         info.rtt
     )
 }

@@ -69,9 +69,9 @@ impl Watch {
             Read::Segment(segment) => segment,
         };
         let view = View::parse(bytes).map_err(|refusal| refusal.to_string())?;
-        let due = station.content.bytes(Direction::Down, segment.data.start, segment.data.end);
+        let due = station.content.bytes(Direction::Down, segment.seqs.start, segment.seqs.end);
         if view.payload() != due {
-            return Err(format!("wrong bytes within {:?}", segment.data));
+            return Err(format!("wrong bytes within {:?}", segment.seqs));
         }
         let taken = station.taken_by_stack();
         if segment.flags.ack && segment.ack > taken {

@@ -24,10 +24,10 @@ use super::packet::Read;
 use super::scene::Scene;
 use super::station::Station;
 use super::watch::Watch;
-use crate::contract::{Checked, Log};
+use crate::contract::{ContractChecker, DecisionLog};
 use crate::link::Direction;
 use crate::link::loss::LossProcess;
-use crate::tcp::{Ending, Segment, State};
+use crate::tcp::{Segment, TcpCloseReason, TcpState};
 
 /// What became of a flow.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,9 +39,9 @@ pub struct FlowOutcome {
     /// The longest time that it has waited for a byte, and when that ended.
     pub stall: (Duration, Instant),
     /// How the client's end stood at the end.
-    pub state: Option<State>,
+    pub state: Option<TcpState>,
     /// How the server's end stood.
-    pub server: Option<State>,
+    pub server: Option<TcpState>,
     /// The accelerator has reset it.
     pub was_reset: bool,
     /// When the accelerator died, bytes were missing that the server took for arrived, then or soon afterwards.
@@ -75,8 +75,8 @@ pub struct World {
     hops: Vec<LossProcess>,
     origin: Origin,
     calls: Calls,
-    machine: Option<Checked<Config, Accelerator>>,
-    log: Option<Log<Config, Accelerator>>,
+    machine: Option<ContractChecker<Config, Accelerator>>,
+    log: Option<DecisionLog<Config, Accelerator>>,
     watch: Option<Watch>,
     sight: Sight,
     news: VecDeque<News>,
@@ -242,13 +242,13 @@ impl World {
     }
 
     /// What the machine says of its flows, and everything that it has been through.
-    pub fn into_log(self) -> Option<Log<Config, Accelerator>> {
+    pub fn into_log(self) -> Option<DecisionLog<Config, Accelerator>> {
         self.machine.map(|machine| machine.into_parts().1).or(self.log)
     }
 
     /// The machine.
     pub fn accelerator(&self) -> Option<&Accelerator> {
-        self.machine.as_ref().map(Checked::machine)
+        self.machine.as_ref().map(ContractChecker::machine)
     }
 
     /// Everything that happens now. When to come again.
@@ -306,7 +306,7 @@ impl World {
         match planned {
             Planned::Attach => {
                 let config = self.scene.config.clone();
-                self.machine = config.map(|config| Checked::new(config.clone(), Accelerator::new(config)));
+                self.machine = config.map(|config| ContractChecker::new(config.clone(), Accelerator::new(config)));
             }
             Planned::Kill => self.kill(),
             Planned::Carrier(link, is_up) if self.machine.is_some() => {
@@ -347,7 +347,7 @@ impl World {
             }
             Carried::Piece(piece) => self.news.extend(self.origin.on_piece(piece).map(News::Input)),
             Carried::Segment { flow, segment } => {
-                if direction == Direction::Down && self.hops.get_mut(flow).is_some_and(LossProcess::loses) {
+                if direction == Direction::Down && self.hops.get_mut(flow).is_some_and(LossProcess::next_is_lost) {
                     return;
                 }
                 if direction == Direction::Down && link == Scene::PRIMARY && self.is_helped(flow) {
@@ -378,7 +378,7 @@ impl World {
         let Some(station) = self.stations.get_mut(n) else { return };
         let read = station.names.read(Direction::Up, &view, station.place(Direction::Up), self.now);
         if let Read::Segment(segment) = read {
-            let due = station.content.bytes(Direction::Up, segment.data.start, segment.data.end);
+            let due = station.content.bytes(Direction::Up, segment.seqs.start, segment.seqs.end);
             let is_right = view.payload() == due;
             station.on_server(self.now, &segment);
             // What the dead one has acknowledged may have been on its way still.
@@ -386,7 +386,7 @@ impl World {
                 self.robbed.insert(n);
             }
             if !is_right {
-                self.wrong(format!("flow {n}: wrong bytes at the server within {:?}", segment.data));
+                self.wrong(format!("flow {n}: wrong bytes at the server within {:?}", segment.seqs));
             }
             self.attend(n);
         }
@@ -455,7 +455,7 @@ impl World {
             return false;
         };
         // What a real kernel sends of an application's last bytes has PSH.
-        if !segment.data.is_empty() {
+        if !segment.seqs.is_empty() {
             return false;
         }
         let bytes = station.names.emit(Direction::Down, segment, &station.content);
@@ -574,7 +574,7 @@ impl World {
             Err(wrong) => self.wrong(format!("flow {n}: delivered: {wrong}")),
             Ok(segment) => {
                 station.on_client(self.now, &segment);
-                if segment.flags.rst && station.state() == Some(State::Over(Ending::Reset)) {
+                if segment.flags.rst && station.state() == Some(TcpState::Closed(TcpCloseReason::Reset)) {
                     self.reset.insert(n);
                 }
                 self.attend(n);

@@ -14,7 +14,7 @@
 //! Only figures of BASS's text went into this: nothing that was measured in a network.
 
 pub mod churn;
-mod map;
+mod topology;
 
 pub use churn::Churn;
-pub use map::{Fleet, Member, Plan, instance};
+pub use topology::{EdgeSpec, Fleet, FleetSpec, instance};

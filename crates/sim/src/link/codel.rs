@@ -13,10 +13,10 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub(super) struct CoDel {
-    largest: DataSize,
+    max_packet: DataSize,
     /// When the wait will have been above target for an interval; none while it is below.
     first_above: Option<Instant>,
-    dropping: bool,
+    is_dropping: bool,
     drop_next: Instant,
     count: u32,
     last_count: u32,
@@ -26,21 +26,21 @@ impl CoDel {
     /// A queue of no more than the largest packet is never too long.
     pub(super) fn new(largest: DataSize) -> Self {
         let drop_next = Instant::ZERO;
-        Self { largest, first_above: None, dropping: false, drop_next, count: 0, last_count: 0 }
+        Self { max_packet: largest, first_above: None, is_dropping: false, drop_next, count: 0, last_count: 0 }
     }
 
     /// The queue ran empty.
     pub(super) fn on_empty(&mut self) {
         self.first_above = None;
-        self.dropping = false;
+        self.is_dropping = false;
     }
 
     /// Whether to drop the packet that waited so long; `left` stays in the queue behind it.
-    pub(super) fn drops(&mut self, waited: Duration, left: DataSize, now: Instant) -> bool {
-        let too_long = self.is_too_long(waited, left, now);
-        if self.dropping {
-            if !too_long {
-                self.dropping = false;
+    pub(super) fn should_drop(&mut self, sojourn_time: Duration, remaining: DataSize, now: Instant) -> bool {
+        let is_above_target = self.is_above_target(sojourn_time, remaining, now);
+        if self.is_dropping {
+            if !is_above_target {
+                self.is_dropping = false;
                 return false;
             }
             if now < self.drop_next {
@@ -50,21 +50,21 @@ impl CoDel {
             self.drop_next = control_law(self.drop_next, self.count);
             return true;
         }
-        if !too_long {
+        if !is_above_target {
             return false;
         }
         // §5.4: a state that begins soon after the last one goes on near its rate.
         let recent = self.count.saturating_sub(self.last_count);
-        let soon = now.since(self.drop_next) < INTERVAL * 16;
-        self.count = if recent > 1 && soon { recent } else { 1 };
+        let is_recent = now.since(self.drop_next) < INTERVAL * 16;
+        self.count = if recent > 1 && is_recent { recent } else { 1 };
         self.last_count = self.count;
         self.drop_next = control_law(now, self.count);
-        self.dropping = true;
+        self.is_dropping = true;
         true
     }
 
-    fn is_too_long(&mut self, waited: Duration, left: DataSize, now: Instant) -> bool {
-        if waited < TARGET || left <= self.largest {
+    fn is_above_target(&mut self, sojourn_time: Duration, remaining: DataSize, now: Instant) -> bool {
+        if sojourn_time < TARGET || remaining <= self.max_packet {
             self.first_above = None;
             return false;
         }

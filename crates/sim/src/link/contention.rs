@@ -13,13 +13,18 @@
 use marline_core::units::Instant;
 
 use super::Packet;
-use super::lane::Lane;
-use crate::medium::{Medium, Retry};
+use super::half_link::HalfLink;
+use crate::wifi_mac::{CollisionOutcome, WifiChannel};
 
 /// Lets both stations send until `now`; the answer is before when nothing arrives.
-pub(super) fn contend<P: Packet>(medium: &mut Medium, lanes: &mut [Lane<P>; 2], now: Instant) -> Option<Instant> {
+pub(super) fn run_contention<P: Packet>(
+    medium: &mut WifiChannel,
+    half_links: &mut [HalfLink<P>; 2],
+    now: Instant,
+) -> Option<Instant> {
     loop {
-        let attempts = [0, 1].map(|lane| medium.attempt(lane, lanes[lane].ready_since()?));
+        let attempts =
+            [0, 1].map(|direction| medium.next_attempt(direction, half_links[direction].pending_since()?));
         let first = match attempts {
             [Some(down), Some(up)] if up.start < down.start => 1,
             [Some(_), _] => 0,
@@ -27,33 +32,34 @@ pub(super) fn contend<P: Packet>(medium: &mut Medium, lanes: &mut [Lane<P>; 2], 
             [None, None] => return None,
         };
         let attempt = attempts[first]?;
-        let clash = match attempts {
-            [Some(down), Some(up)] if Medium::collide(down, up) => Some([down, up]),
+        let collision = match attempts {
+            [Some(down), Some(up)] if WifiChannel::is_collision(down, up) => Some([down, up]),
             _ => None,
         };
         if attempt.start > now {
-            let certain = clash.is_none() && lanes[first].is_certain();
-            let size = lanes[first].ready_size();
-            let arrives = if certain { medium.arrival(first, size, attempt.start) } else { attempt.start };
-            return Some(lanes[first].earliest(arrives));
+            let certain = collision.is_none() && half_links[first].is_next_certain();
+            let size = half_links[first].pending_size();
+            let arrival = if certain { medium.arrival(first, size, attempt.start) } else { attempt.start };
+            return Some(half_links[first].earliest_due(arrival));
         }
         // CoDel may drop what was to be sent; then the contention is another one.
-        let senders: &[usize] = if clash.is_some() { &[0, 1] } else { &[first] };
-        if !senders.iter().all(|lane| lanes[*lane].take_up(attempt.start)) {
+        let senders: &[usize] = if collision.is_some() { &[0, 1] } else { &[first] };
+        if !senders.iter().all(|direction| half_links[*direction].start_packet(attempt.start)) {
             continue;
         }
-        match clash {
+        match collision {
             Some(attempts) => {
-                let retries = medium.clash([lanes[0].ready_size(), lanes[1].ready_size()], attempts);
-                for (lane, retry) in lanes.iter_mut().zip(retries) {
-                    if retry == Retry::GivenUp {
-                        lane.give_up();
+                let retries =
+                    medium.collide([half_links[0].pending_size(), half_links[1].pending_size()], attempts);
+                for (half_link, retry) in half_links.iter_mut().zip(retries) {
+                    if retry == CollisionOutcome::GivenUp {
+                        half_link.drop_transmitting();
                     }
                 }
             }
             None => {
-                let arrived = medium.send(first, lanes[first].ready_size(), attempt);
-                lanes[first].sent(arrived);
+                let arrived = medium.transmit(first, half_links[first].pending_size(), attempt);
+                half_links[first].on_transmitted(arrived);
             }
         }
     }

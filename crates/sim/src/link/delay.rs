@@ -7,21 +7,21 @@ use std::collections::VecDeque;
 
 use marline_core::units::{DataSize, Duration, Instant};
 
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
-use super::stats::Count;
+use super::stats::PacketCount;
 use super::{Direction, Packet};
 
 #[derive(Debug)]
 pub(super) struct DelayLine<P> {
     /// By due time.
-    on_way: VecDeque<(Instant, P)>,
+    in_transit: VecDeque<(Instant, P)>,
     size: DataSize,
     delay: Duration,
     jitter: Duration,
-    reorder: bool,
+    allows_reordering: bool,
     last_due: Instant,
-    random: Stream,
+    rng: RandomStream,
 }
 
 impl<P: Packet> DelayLine<P> {
@@ -33,9 +33,9 @@ impl<P: Packet> DelayLine<P> {
         name: &str,
         direction: Direction,
     ) -> Self {
-        let random = Stream::new(seed, name, direction.lane() as u64, Purpose::Jitter);
-        let (on_way, size, last_due) = (VecDeque::new(), DataSize::ZERO, Instant::ZERO);
-        Self { on_way, size, delay, jitter, reorder, last_due, random }
+        let rng = RandomStream::new(seed, name, direction.index() as u64, Purpose::Jitter);
+        let (in_transit, size, last_due) = (VecDeque::new(), DataSize::ZERO, Instant::ZERO);
+        Self { in_transit, size, delay, jitter, allows_reordering: reorder, last_due, rng }
     }
 
     pub(super) fn set_delay(&mut self, delay: Duration) {
@@ -53,35 +53,35 @@ impl<P: Packet> DelayLine<P> {
         if !self.jitter.is_zero() {
             let width = u64::try_from(self.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_mul(2);
             // Never before it left, even if a change made the delay shorter than the jitter.
-            due = (due + Duration::from_nanos(self.random.below(width.saturating_add(1))) - self.jitter).max(at);
+            due = (due + Duration::from_nanos(self.rng.below(width.saturating_add(1))) - self.jitter).max(at);
         }
-        if self.reorder {
-            let place = self.on_way.partition_point(|(other, _)| *other <= due);
-            self.on_way.insert(place, (due, packet));
+        if self.allows_reordering {
+            let index = self.in_transit.partition_point(|(other, _)| *other <= due);
+            self.in_transit.insert(index, (due, packet));
             return;
         }
         self.last_due = due.max(self.last_due);
-        self.on_way.push_back((self.last_due, packet));
+        self.in_transit.push_back((self.last_due, packet));
     }
 
     pub(super) fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
-        self.due().filter(|due| *due <= now)?;
-        let (due, packet) = self.on_way.pop_front()?;
+        self.next_due().filter(|due| *due <= now)?;
+        let (due, packet) = self.in_transit.pop_front()?;
         self.size -= packet.size();
         Some((due, packet))
     }
 
     /// When the first packet is due.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.on_way.front().map(|(due, _)| *due)
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.in_transit.front().map(|(due, _)| *due)
     }
 
     /// Before this, nothing that leaves the server at `at` is due.
-    pub(super) fn earliest(&self, at: Instant) -> Instant {
+    pub(super) fn earliest_due(&self, at: Instant) -> Instant {
         at + self.delay.saturating_sub(self.jitter)
     }
 
-    pub(super) fn count(&self) -> Count {
-        Count { packets: self.on_way.len() as u64, size: self.size }
+    pub(super) fn count(&self) -> PacketCount {
+        PacketCount { packets: self.in_transit.len() as u64, bytes: self.size }
     }
 }

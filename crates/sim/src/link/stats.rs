@@ -6,27 +6,27 @@ use marline_core::units::{DataSize, Duration};
 
 /// Packets and their IP bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Count {
+pub struct PacketCount {
     /// How many.
     pub packets: u64,
     /// Their IP bytes.
-    pub size: DataSize,
+    pub bytes: DataSize,
 }
 
-impl Count {
-    pub(super) fn one(size: DataSize) -> Self {
-        Self { packets: 1, size }
+impl PacketCount {
+    pub(super) fn single(size: DataSize) -> Self {
+        Self { packets: 1, bytes: size }
     }
 }
 
-impl Add for Count {
+impl Add for PacketCount {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        Self { packets: self.packets + other.packets, size: self.size + other.size }
+        Self { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
     }
 }
 
-impl AddAssign for Count {
+impl AddAssign for PacketCount {
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
     }
@@ -34,41 +34,41 @@ impl AddAssign for Count {
 
 /// What became of all packets of one direction: `pushed = delivered + dropped() + inside`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Stats {
+pub struct DirectionStats {
     /// Came in.
-    pub pushed: Count,
+    pub offered: PacketCount,
     /// Went out.
-    pub delivered: Count,
+    pub delivered: PacketCount,
     /// Found the queue full.
-    pub dropped_full: Count,
+    pub dropped_queue_full: PacketCount,
     /// Dropped by CoDel.
-    pub dropped_codel: Count,
+    pub dropped_codel: PacketCount,
     /// More than the policer lets pass.
-    pub dropped_police: Count,
+    pub dropped_policer: PacketCount,
     /// Lost by the loss model; on a medium also frames tried too often.
-    pub dropped_loss: Count,
+    pub dropped_loss: PacketCount,
     /// Sent while the link was down.
-    pub dropped_down: Count,
+    pub dropped_down: PacketCount,
     /// Larger than the MTU.
-    pub dropped_large: Count,
+    pub dropped_oversize: PacketCount,
     /// Waiting in the queue now, the packet being sent not included.
-    pub queued: Count,
+    pub queued: PacketCount,
     /// In the queue, being sent or on the way.
-    pub inside: Count,
+    pub in_link: PacketCount,
     /// The longest wait in the queue of any packet that was sent.
     pub max_queue_delay: Duration,
     /// Time for which packets of this direction kept the server or the medium busy.
     pub airtime: Duration,
 }
 
-impl Stats {
+impl DirectionStats {
     /// All that came in and will not go out.
-    pub fn dropped(&self) -> Count {
-        self.dropped_full
+    pub fn dropped(&self) -> PacketCount {
+        self.dropped_queue_full
             + self.dropped_codel
-            + self.dropped_police
+            + self.dropped_policer
             + self.dropped_loss
             + self.dropped_down
-            + self.dropped_large
+            + self.dropped_oversize
     }
 }

@@ -22,7 +22,7 @@ pub enum Client {
         /// How requests are sized and placed.
         policy: Policy,
         /// The one link to use; none: all.
-        only: Option<String>,
+        only_link: Option<String>,
     },
     /// aria2, on all links.
     Aria2 {
@@ -32,23 +32,23 @@ pub enum Client {
     /// curl, which uses one link.
     Curl {
         /// Which; none: the one that alone is best.
-        only: Option<String>,
+        only_link: Option<String>,
     },
 }
 
 impl Client {
     /// `marline get` as it comes.
-    pub const OURS: Self = Self::Marline { policy: Policy::Marline, only: None };
+    pub const MARLINE: Self = Self::Marline { policy: Policy::Marline, only_link: None };
 
     /// Whether this is `marline get`, with whatever policy.
-    pub fn is_ours(&self) -> bool {
+    pub fn is_marline(&self) -> bool {
         matches!(self, Self::Marline { .. })
     }
 
     /// The link that alone is used, where one is named.
-    pub fn only(&self) -> Option<&str> {
+    pub fn only_link(&self) -> Option<&str> {
         match self {
-            Self::Marline { only, .. } | Self::Curl { only } => only.as_deref(),
+            Self::Marline { only_link: only, .. } | Self::Curl { only_link: only } => only.as_deref(),
             Self::Aria2 { .. } => None,
         }
     }
@@ -61,7 +61,7 @@ impl fmt::Display for Client {
             Self::Aria2 { connections } => write!(f, "aria2-s{connections}")?,
             Self::Curl { .. } => f.write_str("curl")?,
         }
-        self.only().map_or(Ok(()), |link| write!(f, ":{link}"))
+        self.only_link().map_or(Ok(()), |link| write!(f, ":{link}"))
     }
 }
 
@@ -76,29 +76,29 @@ impl FromStr for Client {
     type Err = ClientError;
 
     fn from_str(s: &str) -> Result<Self, ClientError> {
-        let refused = || ClientError(s.to_string());
-        let (word, only) = match s.split_once(':') {
-            Some((_, "")) => return Err(refused()),
+        let error = || ClientError(s.to_string());
+        let (name, only_link) = match s.split_once(':') {
+            Some((_, "")) => return Err(error()),
             Some((word, link)) => (word, Some(link.to_string())),
             None => (s, None),
         };
-        if let Some(connections) = word.strip_prefix("aria2-s") {
-            let connections = connections.parse().map_err(|_| refused())?;
+        if let Some(connections) = name.strip_prefix("aria2-s") {
+            let connections = connections.parse().map_err(|_| error())?;
             // aria2 refuses more than 16 connections to one server.
-            return match (connections, only) {
+            return match (connections, only_link) {
                 (1..=16, None) => Ok(Self::Aria2 { connections }),
-                _ => Err(refused()),
+                _ => Err(error()),
             };
         }
-        if word == "curl" {
-            return Ok(Self::Curl { only });
+        if name == "curl" {
+            return Ok(Self::Curl { only_link });
         }
-        let policy = word.parse().map_err(|_| refused())?;
+        let policy = name.parse().map_err(|_| error())?;
         // A single-link policy with a choice of links would pick by itself, and nobody could tell which.
-        if policy == Policy::Single && only.is_none() {
-            return Err(refused());
+        if policy == Policy::Single && only_link.is_none() {
+            return Err(error());
         }
-        Ok(Self::Marline { policy, only })
+        Ok(Self::Marline { policy, only_link })
     }
 }
 

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! 1. Several cases may share one file: `[[case]]` tables with a `name` and whatever differs; `links`, `events`,
-//!    `size`, `floor`, `peer` and `sigma` that a case does not name are taken from the top.
+//!    `size`, `threshold`, `peer` and `sigma` that a case does not name are taken from the top.
 //! 2. Unknown fields are refused, and so are events and deviations of links that are not there.
 //! 3. Traces are names of files; they are looked for by [`Case::load`], so that a scenario can be listed, and its rows
 //!    skipped with the reason, where the traces are absent.
@@ -25,9 +25,9 @@
 //! A language of steps was not used: what happens over time is what the links do, and that is what events are.
 
 mod client;
-mod draw;
-mod floor;
-mod written;
+mod sample_rates;
+mod schema;
+mod threshold;
 
 use std::path::{Path, PathBuf};
 
@@ -35,10 +35,10 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::Serialize;
 
 pub use client::{Client, ClientError};
-pub use floor::{Floor, Peer};
+pub use threshold::{Baseline, Threshold};
 
-use crate::ideal::ideal;
-use crate::spec::{Event, LinkSpec};
+use crate::lower_bound::ideal_time;
+use crate::spec::{LinkEvent, LinkSpec};
 use crate::trace::TraceError;
 
 /// Why a scenario was refused.
@@ -101,15 +101,15 @@ pub struct Case {
     #[serde(serialize_with = "as_lines")]
     pub links: Vec<LinkSpec>,
     /// What happens to them.
-    pub events: Vec<Event>,
+    pub events: Vec<LinkEvent>,
     /// How much there is to download.
     pub size: DataSize,
     /// What is asked of marline here.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub floor: Option<Floor>,
+    pub threshold: Option<Threshold>,
     /// The best other client that was measured on such links.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Peer>,
+    pub baseline: Option<Baseline>,
     /// Standard deviation of each link's rate between runs, for links that have one.
     pub sigma: Vec<(String, Bitrate)>,
 }
@@ -120,7 +120,7 @@ impl Scenario {
     /// # Errors
     /// The line and what is wrong with it.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ScenarioError> {
-        written::parse(text).map_err(|(line, problem)| ScenarioError::Malformed {
+        schema::parse(text).map_err(|(line, problem)| ScenarioError::Malformed {
             file: file.to_path_buf(),
             line,
             problem,
@@ -154,18 +154,18 @@ impl Case {
 
     /// The earliest moment at which all links together could have carried the work; none: never. The traces must have
     /// been loaded.
-    pub fn ideal(&self) -> Option<Duration> {
-        ideal(&self.links, &self.events, self.size)
+    pub fn ideal_time(&self) -> Option<Duration> {
+        ideal_time(&self.links, &self.events, self.size)
     }
 
     /// The link that alone would be done first: what a person who knew would have used. Three round trips (name or
     /// handshake, request, first window) stand for the start of a connection, which decides for small files.
-    pub fn best_single(&self) -> &LinkSpec {
-        let alone = |link: &LinkSpec| {
-            let carried = ideal(std::slice::from_ref(link), &self.events, self.size);
+    pub fn best_single_link(&self) -> &LinkSpec {
+        let alone_time = |link: &LinkSpec| {
+            let carried = ideal_time(std::slice::from_ref(link), &self.events, self.size);
             carried.map_or(Duration::MAX, |time| time.saturating_add(link.rtt * 3))
         };
-        self.links.iter().min_by_key(|link| alone(link)).expect("a case has a link")
+        self.links.iter().min_by_key(|link| alone_time(link)).expect("a case has a link")
     }
 
     /// The same case with less to do: work, steps and events by this factor, so that what happens half-way still
@@ -179,7 +179,7 @@ impl Case {
             event.at = event.at.mul_f64(factor);
         }
         for link in &mut case.links {
-            if let crate::spec::Carrier::Rate { steps, .. } = &mut link.down {
+            if let crate::spec::Downlink::Rate { steps, .. } = &mut link.downlink {
                 steps.iter_mut().for_each(|(at, _)| *at = at.mul_f64(factor));
             }
         }

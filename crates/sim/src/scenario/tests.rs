@@ -27,11 +27,11 @@ fn parse(text: &str) -> Result<Scenario, String> {
 fn a_file_without_cases_is_one_case() {
     let scenario = parse(GOOD).unwrap();
     assert_eq!((scenario.runs, scenario.protocol, scenario.cases.len()), (3, Protocol::Http, 1));
-    assert_eq!(scenario.clients[0], Client::OURS);
-    assert_eq!(scenario.clients[1], Client::Marline { policy: Policy::Single, only: Some("wifi".into()) });
+    assert_eq!(scenario.clients[0], Client::MARLINE);
+    assert_eq!(scenario.clients[1], Client::Marline { policy: Policy::Single, only_link: Some("wifi".into()) });
     let case = scenario.case("two").unwrap();
     assert_eq!(case.size, DataSize::from_bytes(100_000_000));
-    assert_eq!(case.floor, Some(Floor::Ideal(1.045)));
+    assert_eq!(case.threshold, Some(Threshold::TimesIdeal(1.045)));
     assert_eq!(case.events[0].to_string(), "3s:wifi=down");
     assert_eq!(case.sigma, [("lte".to_string(), Bitrate::from_mbps(10))]);
 }
@@ -41,7 +41,7 @@ fn a_case_takes_from_the_top_what_it_does_not_name() {
     let text = format!("{GOOD}\n[[case]]\nname = \"a\"\nsize = \"10KB\"\n[[case]]\nname = \"b\"\nevents = []\n");
     let scenario = parse(&text).unwrap();
     let memory = parse(&GOOD.replace("{ ideal = 1.045 }", "{ rss = \"12MB\" }")).unwrap();
-    assert_eq!(memory.cases[0].floor, Some(Floor::Rss(DataSize::from_bytes(12_000_000))));
+    assert_eq!(memory.cases[0].threshold, Some(Threshold::MaxRss(DataSize::from_bytes(12_000_000))));
     let [a, b] = scenario.cases.as_slice() else { panic!("{scenario:?}") };
     assert_eq!((a.size, a.events.len()), (DataSize::from_bytes(10_000), 1));
     assert_eq!((b.size, b.events.len()), (DataSize::from_bytes(100_000_000), 0));
@@ -86,18 +86,18 @@ fn what_is_wrong_is_refused_with_its_line() {
 fn the_best_single_link_is_the_one_that_is_done_first() {
     let mut case = parse(GOOD).unwrap().cases.remove(0);
     // Wi-Fi is faster, but dead from 3 s.
-    assert_eq!(case.best_single().name, "lte");
+    assert_eq!(case.best_single_link().name, "lte");
     case.events.clear();
-    assert_eq!(case.best_single().name, "wifi");
+    assert_eq!(case.best_single_link().name, "wifi");
 }
 
 #[test]
 fn the_rates_of_a_run_are_drawn_around_the_mean() {
     let case = parse(GOOD).unwrap().cases.remove(0);
-    assert_eq!(case.drawn(0), case);
-    let rates: Vec<String> = (1..4).map(|run| case.drawn(run).links[1].to_string()).collect();
+    assert_eq!(case.with_sampled_rates(0), case);
+    let rates: Vec<String> = (1..4).map(|run| case.with_sampled_rates(run).links[1].to_string()).collect();
     assert!(rates.iter().all(|rate| *rate != case.links[1].to_string()), "{rates:?}");
-    assert_eq!(case.drawn(1).links[0], case.links[0], "a link without deviation stays");
+    assert_eq!(case.with_sampled_rates(1).links[0], case.links[0], "a link without deviation stays");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_scaled_case_keeps_its_shape() {
     let tenth = case.scaled(0.1);
     assert_eq!(tenth.size, DataSize::from_bytes(10_000_000));
     assert_eq!(tenth.events[0].to_string(), "300ms:wifi=down");
-    let ratio = tenth.ideal().unwrap().as_secs_f64() / case.ideal().unwrap().as_secs_f64();
+    let ratio = tenth.ideal_time().unwrap().as_secs_f64() / case.ideal_time().unwrap().as_secs_f64();
     assert!((ratio - 0.1).abs() < 0.001, "{ratio}");
 }
 
@@ -133,7 +133,7 @@ fn every_scenario_of_the_repository_is_good() {
         let scenario = Scenario::read(&file).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(Some(scenario.name.as_str()), file.file_stem().and_then(|stem| stem.to_str()));
         for case in scenario.cases.iter().filter(|case| case.links.iter().all(LinkSpec::is_loaded)) {
-            assert!(case.ideal().is_some(), "{} {} never ends", scenario.name, case.name);
+            assert!(case.ideal_time().is_some(), "{} {} never ends", scenario.name, case.name);
         }
     }
 }

@@ -26,14 +26,14 @@
 //!    skipped on a machine that has none of them.
 //! 2. What is printed reads back as the same value.
 //!
-//! The fields are kept as written in one plain structure (`written`) and judged in one place, so that the command
+//! The fields are kept as written in one plain structure (`schema`) and judged in one place, so that the command
 //! line and the scenario file cannot come to differ.
 
-mod change;
+mod event;
+mod format;
 mod loss;
-mod police;
-mod print;
-mod written;
+mod policer;
+mod schema;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -45,13 +45,13 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::ser::{Serialize, Serializer};
 
-pub use change::{Change, Event};
+pub use event::{LinkEvent, LinkEventKind};
 pub use loss::Loss;
-pub use police::Police;
+pub use policer::PolicerSpec;
 
-use crate::medium::Preset;
 use crate::trace::{Trace, TraceError};
-use written::Written;
+use crate::wifi_mac::WifiPreset;
+use schema::LinkFields;
 
 /// Why a written link, change or event was refused: the field, its value and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,27 +75,27 @@ impl SpecError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceFile {
     /// As written; looked for as it stands and in the directories given to [`LinkSpec::load`].
-    pub file: PathBuf,
+    pub path: PathBuf,
     /// Shared, because a scenario may run the same link many times.
     pub trace: Option<Arc<Trace>>,
 }
 
 /// What carries the packets towards the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Carrier {
+pub enum Downlink {
     /// A rate, and what it becomes later.
     Rate {
         /// From the start.
-        first: Bitrate,
+        initial: Bitrate,
         /// Times since the start, increasing, and the rate from then on.
         steps: Vec<(Duration, Bitrate)>,
     },
     /// A recorded link.
     Trace(TraceFile),
     /// 802.11, shared with the packets from the client.
-    Medium {
+    Wifi {
         /// Timing and rates.
-        preset: Preset,
+        preset: WifiPreset,
         /// PHY rate towards the client; none: the preset's.
         phy: Option<Bitrate>,
     },
@@ -105,7 +105,7 @@ pub enum Carrier {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Uplink {
     /// As towards the client, and it follows when that changes; beside a trace: the trace's mean rate.
-    Same,
+    SameAsDownlink,
     /// A rate of its own; on a medium: the client's PHY rate.
     Rate(Bitrate),
     /// A recorded link.
@@ -129,9 +129,9 @@ pub struct LinkSpec {
     /// The access technology.
     pub kind: LinkKind,
     /// Towards the client.
-    pub down: Carrier,
+    pub downlink: Downlink,
     /// From the client.
-    pub up: Uplink,
+    pub uplink: Uplink,
     /// Both ways together.
     pub rtt: Duration,
     /// Each way's delay differs by up to this much.
@@ -141,13 +141,13 @@ pub struct LinkSpec {
     /// Towards the client, and from it too unless [`Self::up_loss`] says otherwise.
     pub loss: Loss,
     /// From the client; none: as towards the client, and it follows when that changes.
-    pub up_loss: Option<Loss>,
+    pub uplink_loss: Option<Loss>,
     /// None: by kind, see [`LinkSpec::queue_limit`].
     pub queue: Option<QueueLimit>,
     /// Whether CoDel keeps the queue short.
     pub codel: bool,
     /// What each direction may carry; none: no limit but the link's own rate.
-    pub police: Option<Police>,
+    pub policer: Option<PolicerSpec>,
     /// The largest IP packet.
     pub mtu: DataSize,
 }
@@ -157,17 +157,17 @@ impl LinkSpec {
     pub fn constant(name: &str, rate: Bitrate, rtt: Duration) -> Self {
         Self {
             name: name.to_string(),
-            kind: kind_of(name),
-            down: Carrier::Rate { first: rate, steps: Vec::new() },
-            up: Uplink::Same,
+            kind: kind_from_name(name),
+            downlink: Downlink::Rate { initial: rate, steps: Vec::new() },
+            uplink: Uplink::SameAsDownlink,
             rtt,
             jitter: Duration::ZERO,
             reorder: false,
             loss: Loss::NONE,
-            up_loss: None,
+            uplink_loss: None,
             queue: None,
             codel: false,
-            police: None,
+            policer: None,
             mtu: DataSize::from_bytes(1500),
         }
     }
@@ -178,55 +178,55 @@ impl LinkSpec {
     /// # Errors
     /// When a trace is in none of the places, or is no trace.
     pub fn load(&mut self, directories: &[PathBuf]) -> Result<(), TraceError> {
-        let down = if let Carrier::Trace(file) = &mut self.down { Some(file) } else { None };
-        let up = if let Uplink::Trace(file) = &mut self.up { Some(file) } else { None };
-        for wanted in [down, up].into_iter().flatten().filter(|wanted| wanted.trace.is_none()) {
-            wanted.trace = Some(Arc::new(Trace::read(&find(&wanted.file, directories))?));
+        let down = if let Downlink::Trace(file) = &mut self.downlink { Some(file) } else { None };
+        let up = if let Uplink::Trace(file) = &mut self.uplink { Some(file) } else { None };
+        for file in [down, up].into_iter().flatten().filter(|wanted| wanted.trace.is_none()) {
+            file.trace = Some(Arc::new(Trace::read(&find_trace(&file.path, directories))?));
         }
         Ok(())
     }
 
     /// Whether every trace that the link names was loaded.
     pub fn is_loaded(&self) -> bool {
-        let absent = |file: &TraceFile| file.trace.is_none();
-        !matches!(&self.down, Carrier::Trace(file) if absent(file))
-            && !matches!(&self.up, Uplink::Trace(file) if absent(file))
+        let is_missing = |file: &TraceFile| file.trace.is_none();
+        !matches!(&self.downlink, Downlink::Trace(file) if is_missing(file))
+            && !matches!(&self.uplink, Uplink::Trace(file) if is_missing(file))
     }
 
     /// The limit of the queues, the default by kind included: 50 ms on Wi-Fi and Ethernet, where buffers are short,
     /// 100 ms elsewhere; under CoDel 1 s, because there the limit is only a last resort (RFC 8289 §5.1).
     pub fn queue_limit(&self) -> QueueLimit {
-        let by_kind = match self.kind {
+        let default_millis = match self.kind {
             _ if self.codel => 1000,
             LinkKind::Wifi | LinkKind::Ethernet => 50,
             _ => 100,
         };
-        self.queue.unwrap_or(QueueLimit::Time(Duration::from_millis(by_kind)))
+        self.queue.unwrap_or(QueueLimit::Time(Duration::from_millis(default_millis)))
     }
 }
 
 /// The kind that a name suggests; used only where no kind is written.
-fn kind_of(name: &str) -> LinkKind {
-    let known = [
+fn kind_from_name(name: &str) -> LinkKind {
+    let prefixes = [
         ("wifi", LinkKind::Wifi),
         ("wlan", LinkKind::Wifi),
         ("lte", LinkKind::Lte),
         ("wwan", LinkKind::Lte),
         ("eth", LinkKind::Ethernet),
     ];
-    known.iter().find(|(start, _)| name.starts_with(start)).map_or(LinkKind::Other, |(_, kind)| *kind)
+    prefixes.iter().find(|(start, _)| name.starts_with(start)).map_or(LinkKind::Other, |(_, kind)| *kind)
 }
 
 /// Where the trace is; the name itself if it is nowhere, so that the error shows what was asked for.
-fn find(file: &Path, directories: &[PathBuf]) -> PathBuf {
-    let packed = |path: &Path| {
+fn find_trace(file: &Path, directories: &[PathBuf]) -> PathBuf {
+    let gzipped = |path: &Path| {
         let mut name = path.as_os_str().to_os_string();
         name.push(".gz");
         PathBuf::from(name)
     };
     std::iter::once(file.to_path_buf())
         .chain(directories.iter().map(|directory| directory.join(file)))
-        .flat_map(|path| [packed(&path), path].into_iter().rev())
+        .flat_map(|path| [gzipped(&path), path].into_iter().rev())
         .find(|path| path.is_file())
         .unwrap_or_else(|| file.to_path_buf())
 }
@@ -235,32 +235,32 @@ impl FromStr for LinkSpec {
     type Err = SpecError;
 
     fn from_str(s: &str) -> Result<Self, SpecError> {
-        Written::from_line(s)?.judge()
+        LinkFields::from_line(s)?.validate()
     }
 }
 
 impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&Written::of(self).line())
+        f.write_str(&LinkFields::from_spec(self).to_line())
     }
 }
 
 impl Serialize for LinkSpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Written::of(self).serialize(serializer)
+        LinkFields::from_spec(self).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for LinkSpec {
     /// From a table of fields or from the line of the command line.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EitherForm)
+        deserializer.deserialize_any(LinkSpecVisitor)
     }
 }
 
-struct EitherForm;
+struct LinkSpecVisitor;
 
-impl<'de> Visitor<'de> for EitherForm {
+impl<'de> Visitor<'de> for LinkSpecVisitor {
     type Value = LinkSpec;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -272,7 +272,7 @@ impl<'de> Visitor<'de> for EitherForm {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LinkSpec, A::Error> {
-        Written::deserialize(MapAccessDeserializer::new(map))?.judge().map_err(A::Error::custom)
+        LinkFields::deserialize(MapAccessDeserializer::new(map))?.validate().map_err(A::Error::custom)
     }
 }
 

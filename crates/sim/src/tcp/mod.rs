@@ -18,7 +18,7 @@
 //! 50 ms does to it, and just these decide a download of one second.
 
 pub mod congestion;
-mod fullness;
+mod cwnd_limited;
 mod persist;
 mod prr;
 mod rack;
@@ -31,8 +31,8 @@ mod socket;
 mod undo;
 
 pub use congestion::Algorithm;
-pub use segment::{Flags, Sacks, Segment, Seqs};
-pub use socket::{Config, Ending, Info, Socket, State};
+pub use segment::{Flags, SackBlocks, Segment, SeqRange};
+pub use socket::{Socket, SocketInfo, TcpCloseReason, TcpConfig, TcpState};
 
 #[cfg(test)]
 mod tests;

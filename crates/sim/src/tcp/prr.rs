@@ -9,39 +9,40 @@
 /// The state of one reduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prr {
-    before: u32,
+    prior_cwnd: u32,
     delivered: u32,
     sent: u32,
 }
 
 /// What an ACK says to the reduction.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct News {
+pub(super) struct AckSummary {
     /// Segments that it delivered.
     pub(super) delivered: u32,
     /// It moved the edge and showed no new loss.
-    pub(super) clean: bool,
+    pub(super) advanced_without_loss: bool,
 }
 
 impl Prr {
     /// A reduction from a window of `before` segments.
     pub(super) const fn new(before: u32) -> Self {
-        Self { before, delivered: 0, sent: 0 }
+        Self { prior_cwnd: before, delivered: 0, sent: 0 }
     }
 
     /// The window after an ACK.
-    pub(super) fn on_ack(&mut self, news: News, in_flight: u32, threshold: u32) -> u32 {
-        self.delivered += news.delivered;
-        let first = u32::from(self.sent == 0);
-        let room = if in_flight > threshold {
-            let share = u64::from(threshold) * u64::from(self.delivered);
-            let share = share.div_ceil(u64::from(self.before.max(1)));
-            u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(self.sent)
+    pub(super) fn on_ack(&mut self, ack: AckSummary, in_flight: u32, threshold: u32) -> u32 {
+        self.delivered += ack.delivered;
+        let min_segments = u32::from(self.sent == 0);
+        let allowed = if in_flight > threshold {
+            let fraction = u64::from(threshold) * u64::from(self.delivered);
+            let fraction = fraction.div_ceil(u64::from(self.prior_cwnd.max(1)));
+            u32::try_from(fraction).unwrap_or(u32::MAX).saturating_sub(self.sent)
         } else {
-            let earned = self.delivered.saturating_sub(self.sent).max(news.delivered) + u32::from(news.clean);
+            let earned =
+                self.delivered.saturating_sub(self.sent).max(ack.delivered) + u32::from(ack.advanced_without_loss);
             earned.min(threshold - in_flight)
         };
-        in_flight + room.max(first)
+        in_flight + allowed.max(min_segments)
     }
 
     /// A segment went out.
@@ -61,7 +62,7 @@ mod tests {
         let mut sent = 0;
         for _ in 0..18 {
             in_flight -= 1;
-            let window = prr.on_ack(News { delivered: 1, clean: false }, in_flight, 10);
+            let window = prr.on_ack(AckSummary { delivered: 1, advanced_without_loss: false }, in_flight, 10);
             while in_flight < window {
                 in_flight += 1;
                 sent += 1;
@@ -74,6 +75,6 @@ mod tests {
     #[test]
     fn the_first_segment_goes_out_at_once() {
         let mut prr = Prr::new(100);
-        assert_eq!(prr.on_ack(News { delivered: 0, clean: false }, 90, 70), 91);
+        assert_eq!(prr.on_ack(AckSummary { delivered: 0, advanced_without_loss: false }, 90, 70), 91);
     }
 }

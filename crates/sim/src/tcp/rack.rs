@@ -17,89 +17,89 @@ use core::time::Duration;
 
 use marline_core::units::Instant;
 
-use super::rtt::Rtt;
-use super::scoreboard::{Scoreboard, Sent};
+use super::rtt::RttEstimator;
+use super::scoreboard::{Scoreboard, SentSegment};
 
 /// What RACK remembers of the newest delivered segment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rack {
-    newest: Option<(Instant, u64)>,
+    newest_delivered: Option<(Instant, u64)>,
     rtt: Duration,
-    reordering: bool,
+    has_seen_reordering: bool,
 }
 
 impl Rack {
     /// A segment has arrived.
-    pub(super) fn on_delivered(&mut self, now: Instant, sent: &Sent, smallest: Duration) {
-        let rtt = now.since(sent.at);
-        if sent.repeated && rtt < smallest {
+    pub(super) fn on_delivered(&mut self, now: Instant, sent: &SentSegment, min_rtt: Duration) {
+        let rtt = now.since(sent.sent_at);
+        if sent.is_retransmitted && rtt < min_rtt {
             return;
         }
         self.rtt = rtt;
-        let this = (sent.at, sent.end());
-        if self.newest.is_none_or(|newest| newest < this) {
-            self.newest = Some(this);
+        let candidate = (sent.sent_at, sent.end());
+        if self.newest_delivered.is_none_or(|newest| newest < candidate) {
+            self.newest_delivered = Some(candidate);
         }
     }
 
     /// A segment that was sent once arrived after one with a higher number.
     pub(super) fn on_reordered(&mut self) {
-        self.reordering = true;
+        self.has_seen_reordering = true;
     }
 
     /// Marks what is lost by now. Returns how many, and when to look again for those whose window still runs.
-    pub(super) fn detect(
+    pub(super) fn detect_losses(
         &self,
         now: Instant,
-        board: &mut Scoreboard,
-        rtt: &Rtt,
+        scoreboard: &mut Scoreboard,
+        rtt: &RttEstimator,
         recovering: bool,
     ) -> (u32, Option<Instant>) {
-        let Some(newest) = self.newest else { return (0, None) };
-        let patience = self.rtt + self.window(board.sacked(), rtt, recovering);
-        let mut again = None;
-        let lost = board.mark_late(|sent| {
-            if newest <= (sent.at, sent.end()) {
+        let Some(newest) = self.newest_delivered else { return (0, None) };
+        let timeout = self.rtt + self.reordering_window(scoreboard.sacked(), rtt, recovering);
+        let mut recheck_at = None;
+        let lost = scoreboard.mark_lost_by_rack(|sent| {
+            if newest <= (sent.sent_at, sent.end()) {
                 return false;
             }
-            let due = sent.at + patience;
+            let due = sent.sent_at + timeout;
             if due > now {
-                again = again.max(Some(due));
+                recheck_at = recheck_at.max(Some(due));
             }
             due <= now
         });
-        (lost, again)
+        (lost, recheck_at)
     }
 
     /// Whether a timeout now means that this segment is lost too, and not only late.
-    pub(super) fn timed_out(&self, now: Instant, sent: &Sent, rtt: &Rtt) -> bool {
-        sent.at + self.rtt.max(rtt.smoothed()) <= now
+    pub(super) fn is_lost_on_timeout(&self, now: Instant, sent: &SentSegment, rtt: &RttEstimator) -> bool {
+        sent.sent_at + self.rtt.max(rtt.smoothed()) <= now
     }
 
-    fn window(&self, sacked: u32, rtt: &Rtt, recovering: bool) -> Duration {
-        if !self.reordering && (recovering || sacked >= DUPLICATES) {
+    fn reordering_window(&self, sacked: u32, rtt: &RttEstimator, recovering: bool) -> Duration {
+        if !self.has_seen_reordering && (recovering || sacked >= DUP_THRESH) {
             return Duration::ZERO;
         }
-        (rtt.smallest() / 4).min(rtt.smoothed() / 8)
+        (rtt.min() / 4).min(rtt.smoothed() / 8)
     }
 }
 
 /// RFC 5681 §3.2's threshold.
-const DUPLICATES: u32 = 3;
+const DUP_THRESH: u32 = 3;
 
 #[cfg(test)]
 mod tests {
-    use super::super::segment::Seqs;
+    use super::super::segment::SeqRange;
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn three_on_their_way() -> (Scoreboard, Rtt) {
+    fn three_on_their_way() -> (Scoreboard, RttEstimator) {
         let mut board = Scoreboard::default();
         for n in 0..3 {
-            board.push(Seqs::new(n * 10, n * 10 + 10), false, Instant::from_millis(n));
+            board.push(SeqRange::new(n * 10, n * 10 + 10), false, Instant::from_millis(n));
         }
-        let mut rtt = Rtt::default();
+        let mut rtt = RttEstimator::default();
         rtt.on_sample(40 * MS);
         (board, rtt)
     }
@@ -109,10 +109,10 @@ mod tests {
         let (mut board, rtt) = three_on_their_way();
         let mut rack = Rack::default();
         let now = Instant::from_millis(42);
-        board.sack(Seqs::new(20, 30), |sent| rack.on_delivered(now, sent, rtt.smallest()));
-        let (lost, again) = rack.detect(now, &mut board, &rtt, false);
+        board.sack(SeqRange::new(20, 30), |sent| rack.on_delivered(now, sent, rtt.min()));
+        let (lost, again) = rack.detect_losses(now, &mut board, &rtt, false);
         assert_eq!((lost, again), (0, Some(Instant::from_millis(46))), "1 ms + 40 ms + min(40/4, 40/8) ms");
-        assert_eq!(rack.detect(Instant::from_millis(46), &mut board, &rtt, false), (2, None));
+        assert_eq!(rack.detect_losses(Instant::from_millis(46), &mut board, &rtt, false), (2, None));
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let (mut board, rtt) = three_on_their_way();
         let mut rack = Rack::default();
         let now = Instant::from_millis(42);
-        board.sack(Seqs::new(20, 30), |sent| rack.on_delivered(now, sent, rtt.smallest()));
-        assert_eq!(rack.detect(now, &mut board, &rtt, true), (2, None));
+        board.sack(SeqRange::new(20, 30), |sent| rack.on_delivered(now, sent, rtt.min()));
+        assert_eq!(rack.detect_losses(now, &mut board, &rtt, true), (2, None));
     }
 }

@@ -10,23 +10,23 @@ use core::time::Duration;
 
 /// One connection's estimate of its round-trip time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rtt {
+pub(super) struct RttEstimator {
     smoothed: Option<Duration>,
-    deviation: Duration,
-    smallest: Option<Duration>,
+    rttvar: Duration,
+    min: Option<Duration>,
 }
 
-impl Rtt {
+impl RttEstimator {
     /// A segment sent once was acknowledged after `sample`.
     pub(super) fn on_sample(&mut self, sample: Duration) {
-        self.smallest = Some(self.smallest.map_or(sample, |least| least.min(sample)));
+        self.min = Some(self.min.map_or(sample, |min| min.min(sample)));
         match self.smoothed {
             None => {
                 self.smoothed = Some(sample);
-                self.deviation = sample / 2;
+                self.rttvar = sample / 2;
             }
             Some(smoothed) => {
-                self.deviation = (self.deviation * 3 + smoothed.abs_diff(sample)) / 4;
+                self.rttvar = (self.rttvar * 3 + smoothed.abs_diff(sample)) / 4;
                 self.smoothed = Some((smoothed * 7 + sample) / 8);
             }
         }
@@ -38,34 +38,34 @@ impl Rtt {
     }
 
     /// The smallest sample; zero before the first.
-    pub(super) fn smallest(&self) -> Duration {
-        self.smallest.unwrap_or_default()
+    pub(super) fn min(&self) -> Duration {
+        self.min.unwrap_or_default()
     }
 
     /// When an unanswered segment is given up, without back-off.
-    pub(super) fn timeout(&self) -> Duration {
+    pub(super) fn rto(&self) -> Duration {
         match self.smoothed {
-            None => INITIAL_TIMEOUT,
-            Some(smoothed) => smoothed + (self.deviation * 4).max(LEAST_VARIANCE),
+            None => INITIAL_RTO,
+            Some(smoothed) => smoothed + (self.rttvar * 4).max(MIN_RTO_VARIANCE),
         }
     }
 
     /// When an unanswered tail is probed (RFC 8985 §7.2), with `in_flight` segments on their way.
     pub(super) fn probe_timeout(&self, in_flight: u32) -> Duration {
-        let slack = if in_flight == 1 { LEAST_VARIANCE } else { PROBE_SLACK };
+        let margin = if in_flight == 1 { MIN_RTO_VARIANCE } else { PROBE_MARGIN };
         match self.smoothed {
-            None => INITIAL_TIMEOUT,
-            Some(smoothed) => smoothed * 2 + slack,
+            None => INITIAL_RTO,
+            Some(smoothed) => smoothed * 2 + margin,
         }
     }
 }
 
 /// RFC 6298 §2.1.
-pub(super) const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const INITIAL_RTO: Duration = Duration::from_secs(1);
 /// Linux's `tcp_rto_min_us`; also the other side's longest delay of an ACK, which a single segment must wait for.
-const LEAST_VARIANCE: Duration = Duration::from_millis(200);
+const MIN_RTO_VARIANCE: Duration = Duration::from_millis(200);
 /// Two ticks of a kernel with 250 a second.
-const PROBE_SLACK: Duration = Duration::from_millis(8);
+const PROBE_MARGIN: Duration = Duration::from_millis(8);
 
 #[cfg(test)]
 mod tests {
@@ -73,12 +73,12 @@ mod tests {
 
     #[test]
     fn a_steady_path_times_out_200_ms_after_its_round_trip() {
-        let mut rtt = Rtt::default();
-        assert_eq!(rtt.timeout(), Duration::from_secs(1));
+        let mut rtt = RttEstimator::default();
+        assert_eq!(rtt.rto(), Duration::from_secs(1));
         for _ in 0..50 {
             rtt.on_sample(Duration::from_millis(40));
         }
-        assert_eq!(rtt.timeout(), Duration::from_millis(240));
+        assert_eq!(rtt.rto(), Duration::from_millis(240));
         assert_eq!(rtt.probe_timeout(5), Duration::from_millis(88));
         assert_eq!(rtt.probe_timeout(1), Duration::from_millis(280));
     }

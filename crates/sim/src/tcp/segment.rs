@@ -15,14 +15,14 @@ use crate::link::Packet;
 
 /// Sequence numbers `start..end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Seqs {
+pub struct SeqRange {
     /// The first number.
     pub start: u64,
     /// One past the last number.
     pub end: u64,
 }
 
-impl Seqs {
+impl SeqRange {
     /// Numbers `start..end`.
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end }
@@ -59,22 +59,22 @@ pub struct Flags {
 
 /// Up to three SACK blocks: as many as fit beside timestamps. The first may be a duplicate (RFC 2883).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sacks {
-    blocks: [Seqs; 3],
+pub struct SackBlocks {
+    blocks: [SeqRange; 3],
     count: u8,
 }
 
-impl Sacks {
+impl SackBlocks {
     /// Adds a block; a fourth one is dropped.
-    pub fn push(&mut self, block: Seqs) {
-        if let Some(free) = self.blocks.get_mut(usize::from(self.count)) {
-            *free = block;
+    pub fn push(&mut self, block: SeqRange) {
+        if let Some(slot) = self.blocks.get_mut(usize::from(self.count)) {
+            *slot = block;
             self.count += 1;
         }
     }
 
     /// The blocks, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Seqs> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = SeqRange> + '_ {
         self.blocks.iter().take(usize::from(self.count)).copied()
     }
 
@@ -92,28 +92,28 @@ pub struct Segment {
     /// Control bits.
     pub flags: Flags,
     /// The payload's numbers; empty at the next number to be sent if there is none.
-    pub data: Seqs,
+    pub seqs: SeqRange,
     /// Everything before this number has arrived.
     pub ack: u64,
     /// Room for numbers behind `ack`.
     pub window: DataSize,
     /// What has arrived beyond `ack`.
-    pub sacks: Sacks,
+    pub sacks: SackBlocks,
     /// The sender's clock, finer than any real one's.
-    pub sent: Instant,
+    pub ts_val: Instant,
     /// The other side's clock as it was last heard (RFC 7323 §4); none on the first SYN.
-    pub echo: Option<Instant>,
+    pub ts_ecr: Option<Instant>,
 }
 
 impl Segment {
     /// The number behind everything that this segment carries, FIN included.
     pub const fn end(&self) -> u64 {
-        self.data.end + self.flags.fin as u64
+        self.seqs.end + self.flags.fin as u64
     }
 }
 
 /// Bytes of IP and TCP header with timestamps: what an MTU loses to them.
-pub(super) const HEADERS: u64 = 52;
+pub(super) const HEADERS_WITH_TIMESTAMPS: u64 = 52;
 
 impl Packet for Segment {
     fn size(&self) -> DataSize {
@@ -122,7 +122,7 @@ impl Packet for Segment {
             n => 4 + 8 * u64::from(n),
         };
         let options = if self.flags.syn { 20 } else { 12 + sacks };
-        DataSize::from_bytes(40 + options + self.data.len())
+        DataSize::from_bytes(40 + options + self.seqs.len())
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_full_segment_is_an_mtu() {
-        let full = Segment { data: Seqs::new(0, 1448), ..Segment::default() };
+        let full = Segment { seqs: SeqRange::new(0, 1448), ..Segment::default() };
         assert_eq!(full.size(), DataSize::from_bytes(1500));
     }
 
@@ -141,7 +141,7 @@ mod tests {
         let mut ack = Segment::default();
         let bare = ack.size();
         for at in [10, 20, 30, 40] {
-            ack.sacks.push(Seqs::new(at, at + 1));
+            ack.sacks.push(SeqRange::new(at, at + 1));
         }
         assert_eq!(ack.sacks.iter().count(), 3);
         assert_eq!(ack.size() - bare, DataSize::from_bytes(28));

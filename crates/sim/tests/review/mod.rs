@@ -6,12 +6,12 @@ use std::path::Path;
 ///
 /// # Panics
 /// When they differ.
-pub(crate) fn compare(file: &str, table: &str) {
+pub(crate) fn compare_with_saved(file: &str, table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables").join(file);
     if std::env::var_os("UPDATE_TABLES").is_some() {
         std::fs::write(&path, table).expect("the table can be written");
         return;
     }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(kept, table, "{file} changes; if the new table is better, run again with UPDATE_TABLES=1");
+    let saved = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(saved, table, "{file} changes; if the new table is better, run again with UPDATE_TABLES=1");
 }

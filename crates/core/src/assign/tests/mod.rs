@@ -1,4 +1,4 @@
-//! Instances for the tests: tiny ones, hostile ones, and towns.
+//! Instances for the tests: tiny ones, malicious ones, and simulated towns.
 
 extern crate std;
 
@@ -15,7 +15,7 @@ fn rate(bits: u64) -> Bitrate {
     Bitrate::from_bits_per_sec(bits)
 }
 
-/// Rooms of relays; of each box its own rate and (relay, rate) of its candidates.
+/// Capacities of relays, and for each edge its direct rate and the (relay, rate) of its candidates.
 fn instance(rooms: &[u64], boxes: &[(u64, &[(usize, u64)])]) -> Instance {
     let rooms: Vec<Bitrate> = rooms.iter().map(|room| rate(*room)).collect();
     let mut instance = Instance::new(&rooms).unwrap();
@@ -27,7 +27,7 @@ fn instance(rooms: &[u64], boxes: &[(u64, &[(usize, u64)])]) -> Instance {
     instance
 }
 
-/// Runs a solver to its end.
+/// Runs a solver to its end; returns the matching and the bound.
 fn solve(mut solver: Solver<'_>) -> (Matching, Bitrate) {
     loop {
         let progress = solver.step(1_000_000);
@@ -37,15 +37,17 @@ fn solve(mut solver: Solver<'_>) -> (Matching, Bitrate) {
     }
 }
 
-/// Whether a plan can be carried out and gains what it says.
+/// Checks that a matching is feasible and has the gain that it reports.
 fn assert_valid(instance: &Instance, plan: &Matching) {
     assert_eq!(plan.relays().len(), instance.edge_count());
     let mut loads = std::vec![0_u64; instance.relay_count()];
     let mut gain = 0;
     for (edge, relay) in plan.relays().enumerate() {
         let Some(relay) = relay else { continue };
-        let candidate =
-            instance.candidates_of(edge).find(|candidate| candidate.relay == relay).expect("one that it measured");
+        let candidate = instance
+            .candidates_of(edge)
+            .find(|candidate| candidate.relay == relay)
+            .expect("a candidate of the edge");
         loads[relay] += candidate.rate.bits_per_sec();
         gain += (candidate.rate - instance.direct_rate(edge)).bits_per_sec();
     }
@@ -56,12 +58,12 @@ fn assert_valid(instance: &Instance, plan: &Matching) {
     }
 }
 
-/// What an outside may name: nothing, a little, a lot, more than there can be.
+/// Rates that input may contain: zero, small, large, beyond the limit.
 fn any_rate() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0_u64..40, 4 => 0_u64..20_000_000, 1 => Just(0_u64), 1 => Just(u64::MAX), 1 => (1_u64 << 50)..(1 << 51)]
 }
 
-/// A few relays, and boxes of which each measured some of them.
+/// A few relays, and edges each of which measured some of them.
 fn any_instance(boxes: usize) -> impl Strategy<Value = Instance> {
     let rooms =
         prop::collection::vec(prop_oneof![3 => 0_u64..60, 3 => 0_u64..60_000_000, 1 => 0..(1_u64 << 50)], 1..5);
@@ -79,7 +81,7 @@ fn any_instance(boxes: usize) -> impl Strategy<Value = Instance> {
     })
 }
 
-/// Many boxes around a ring of relays, their rates spread over two decades; deterministic.
+/// Many edges around a ring of relays, with rates spread over two decades; deterministic.
 fn town(relays: usize, boxes: usize, load: f64) -> Instance {
     let mut state = 7_u64;
     let mut draw = move |n: u64| {

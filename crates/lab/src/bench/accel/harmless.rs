@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::sheet::{Floor, Sheet};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use super::paired::{self, Asked, Row};
 use super::unit::Unit;
@@ -69,7 +69,7 @@ const PAIRS: [Pair; 2] = [
 
 fn congestion(
     bench: &Bench,
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     pair: &Pair,
     run: u32,
     (length, from): (Duration, Duration),
@@ -94,14 +94,14 @@ fn congestion(
 }
 
 fn figures(
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     case: &str,
     pair: &Pair,
     (who, taken): (&Who, &Taken),
     (length, from): (Duration, Duration),
 ) {
     let plain = || vec!["plain".to_owned()];
-    let (no_less, no_more) = (Floor::AtLeastTimes(0.98, plain()), Floor::AtMostTimes(1.0, plain()));
+    let (no_less, no_more) = (Threshold::AtLeastTimes(0.98, plain()), Threshold::AtMostTimes(1.0, plain()));
     let both = taken.mbps(0, from, length) + taken.mbps(1, from, length);
     sheet.add(case, "Mbit/s of both", ("ours", &no_less), who.name(), both);
     sheet.add(case, "Mbit/s of the other", ("ours", &no_less), who.name(), taken.mbps(pair.other, from, length));
@@ -109,9 +109,9 @@ fn figures(
         let again = sample.retransmitted as f64;
         sheet.add(case, "segments of the other sent again", ("ours", &no_more), who.name(), again);
     }
-    let dropped = taken.emulation.links.first().map_or(0, |link| link.down.dropped_full.packets);
+    let dropped = taken.emulation.links.first().map_or(0, |link| link.downlink.dropped_queue_full.packets);
     sheet.add(case, "packets dropped by the queue", ("ours", &no_more), who.name(), dropped as f64);
-    if let Some(why) = taken.emulation.suspect() {
-        sheet.suspect(case, &why);
+    if let Some(why) = taken.emulation.unreliable_reason() {
+        sheet.mark_unreliable(case, &why);
     }
 }

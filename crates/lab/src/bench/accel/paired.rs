@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::sheet::{Floor, Sheet};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use super::unit::Unit;
 use crate::LabError;
@@ -83,7 +83,7 @@ pub(super) fn units<'a>(
 /// One run: all that take turns in it, and their ratios.
 fn each(
     bench: &Bench,
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     (row, run): (&Row, u32),
     turns: &[Kind],
     world: &World,
@@ -111,12 +111,12 @@ fn each(
         }
         if *kind == Kind::Ours && row.asked.contains(&Asked::NoStall) {
             let stalled = taken.flows.iter().any(|flow| flow.pause > row.longest());
-            let none = Floor::AtMost(0.0);
+            let none = Threshold::AtMost(0.0);
             sheet.count(&row.name, "runs with a stall", ("ours", &none), "ours", u32::from(stalled));
         }
         let available = blackouts::availability(&dark, row.from, row.length);
         let mbps = pair.take(*kind, taken.mbps(0, row.from, row.length), available);
-        sheet.add(&row.name, "Mbit/s", ("ours", &Floor::Stated), kind.name(), mbps);
+        sheet.add(&row.name, "Mbit/s", ("ours", &Threshold::Stated), kind.name(), mbps);
         tell(sheet, &row.name, *kind, &taken);
     }
     pair.judge(sheet, row);
@@ -177,7 +177,7 @@ impl Pair {
         value
     }
 
-    fn judge(&self, sheet: &mut Sheet, row: &Row) {
+    fn judge(&self, sheet: &mut ReportTable, row: &Row) {
         let over = |of: Option<f64>, with: Option<f64>| Some(of? / with.filter(|with| *with > 0.0)?);
         for asked in &row.asked {
             let (what, bound, with) = match *asked {
@@ -185,7 +185,7 @@ impl Pair {
                 Asked::OfIdeal(bound) => ("of ideal", bound, self.ideal),
                 Asked::NoStall => continue,
             };
-            let floor = Floor::AtLeast(bound);
+            let floor = Threshold::AtLeast(bound);
             for (who, figure) in [("ours", self.ours), ("plain", self.plain)] {
                 if let Some(ratio) = over(figure, with).filter(|_| who == "ours" || what == "of ideal") {
                     sheet.add(&row.name, what, ("ours", &floor), who, ratio);
@@ -196,16 +196,16 @@ impl Pair {
 }
 
 /// What must be known beside a figure.
-fn tell(sheet: &mut Sheet, case: &str, kind: Kind, taken: &Taken) {
-    if let Some(why) = taken.emulation.suspect() {
-        sheet.suspect(case, &why);
+fn tell(sheet: &mut ReportTable, case: &str, kind: Kind, taken: &Taken) {
+    if let Some(why) = taken.emulation.unreliable_reason() {
+        sheet.mark_unreliable(case, &why);
     }
     if kind == Kind::Ours {
         let none = || "nothing".to_owned();
         let force = if taken.in_force.is_empty() { none() } else { taken.in_force.join(", ") };
         let alone = taken.left_alone().map(|why| format!("; left alone: {why}")).unwrap_or_default();
         let undone = taken.undone();
-        sheet.tell(case, &format!(": in force: {force}{alone}; {undone} reductions undone"));
+        sheet.log(case, &format!(": in force: {force}{alone}; {undone} reductions undone"));
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
             asked: vec![Asked::OfPlain(4.0), Asked::OfIdeal(0.94), Asked::NoStall],
             ours: Who::ours(),
         };
-        let mut sheet = Sheet::default();
+        let mut sheet = ReportTable::default();
         pair.judge(&mut sheet, &row);
         let lines: Vec<String> = sheet.table().rows.iter().map(|cells| cells.join("|")).collect();
         assert_eq!(lines[0], "blackout 10s|of plain|1.420|1.420–1.420||≥ 4.000|MISSED|1");

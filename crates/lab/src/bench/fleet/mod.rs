@@ -7,7 +7,7 @@
 //! | `download` | the same links the other way | the same |
 //! | `live` | ffmpeg's RTMP at 1.3 times the best link, and at 0.85 of all links | all received, no frame dropped |
 //! | `cut` | a link is cut in mid-stream, works again, then another one is | no disconnect; a stall of 1.5 s, silent 2.5 s |
-//! | `killed` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
+//! | `failover` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
 //! | `cpu` | the relay's processor time for a gigabyte, without emulation | 1.5 × haproxy's |
 //!
 //! 1. Each figure is beside what it is compared with, from the same run; who is compared takes turns, in fresh labs.
@@ -16,7 +16,7 @@
 //!    runs are named.
 
 mod cpu;
-mod killed;
+mod failover;
 mod live;
 mod transfer;
 
@@ -25,13 +25,13 @@ use std::path::PathBuf;
 use clap::Args;
 use marline_sim::spec::LinkSpec;
 
-use super::sheet::Sheet;
-use super::turns::{self, Cases, is_stopped, link};
-use crate::evidence::By;
-use crate::fleet::flow::Direction;
-use crate::fleet::{Assign, Setting, Through};
+use super::cases::{self, Cases, is_interrupted, parse_link};
+use super::report::ReportTable;
+use crate::fleet::client_flow::Direction;
+use crate::fleet::{EdgeAccess, FleetConfig, RelayAssignment};
 use crate::result_file::ResultFile;
-use crate::runner::command::begin;
+use crate::results::Backend;
+use crate::runner::command::prepare_run;
 use crate::{Congestion, LabError};
 
 /// `marline-lab bench fleet`.
@@ -48,13 +48,13 @@ pub(super) struct FleetArgs {
     seconds: u32,
     /// So long an upload or a download takes at the links' rates.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    transfer: u32,
+    transfer_seconds: u32,
     /// Each once and short: a look, not a measurement.
     #[arg(long, conflicts_with_all = ["runs", "seconds", "transfer"])]
     quick: bool,
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
-    cc: Congestion,
+    congestion: Congestion,
     /// Write everything that was measured to this file as JSON.
     #[arg(long, visible_alias = "out", value_name = "FILE")]
     json: Option<PathBuf>,
@@ -64,33 +64,41 @@ pub(super) struct FleetArgs {
 const CASES: [&str; 6] = ["upload", "download", "live", "cut", "killed", "cpu"];
 
 /// What all cases have in common.
-struct Bench {
+struct FleetBench {
     cases: Cases,
     runs: u32,
     seconds: u32,
-    transfer: u32,
+    transfer_seconds: u32,
     /// Gigabytes of `cpu`, in bytes.
-    volume: u64,
+    cpu_bytes: u64,
     congestion: Congestion,
     program: PathBuf,
 }
 
-impl Bench {
+impl FleetBench {
     fn new(args: &FleetArgs, cases: Cases, program: PathBuf) -> Self {
         let (runs, seconds, transfer, volume) = match args.quick {
             true => (1, 12, 4, 100_000_000),
-            false => (args.runs, args.seconds, args.transfer, 1_000_000_000),
+            false => (args.runs, args.seconds, args.transfer_seconds, 1_000_000_000),
         };
-        Self { cases, runs, seconds, transfer, volume, congestion: args.cc, program }
+        Self {
+            cases,
+            runs,
+            seconds,
+            transfer_seconds: transfer,
+            cpu_bytes: volume,
+            congestion: args.congestion,
+            program,
+        }
     }
 
     /// So many relays, named to the edge.
-    fn setting<'a>(&'a self, links: &'a [LinkSpec], relays: u8, run: u32) -> Setting<'a> {
-        Setting {
+    fn fleet_config<'a>(&'a self, links: &'a [LinkSpec], relays: u8, run: u32) -> FleetConfig<'a> {
+        FleetConfig {
             links,
             relays,
-            assign: Assign::Fixed,
-            through: Through::Proxy,
+            assignment: RelayAssignment::CommandLine,
+            access: EdgeAccess::Proxy,
             congestion: self.congestion,
             seed: u64::from(run) + 1,
             program: &self.program,
@@ -98,16 +106,16 @@ impl Bench {
     }
 
     /// Whether this row of a case is wanted.
-    fn wants(&self, case: &str, row: &str) -> bool {
-        self.cases.wants(case, row)
+    fn is_selected(&self, case: &str, row: &str) -> bool {
+        self.cases.is_selected(case, row)
     }
 }
 
 pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
     let wanted = Cases::new("the fleet", &CASES, &args.cases)?;
-    let cases = wanted.wanted();
+    let cases = wanted.selected_cases();
     let file = ResultFile::open_if(args.json.as_ref())?;
-    begin(By::Lab)?;
+    prepare_run(Backend::Lab)?;
     // Asked before anything is measured: what is missing is said at once.
     for case in &cases {
         match *case {
@@ -117,15 +125,21 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
         }
     }
     let program = crate::program::marline()?;
-    let bench = Bench::new(args, wanted, program);
-    let mut sheet = Sheet::default();
-    turns::each(&cases, |case| match case {
-        "upload" => transfer::run(&bench, &mut sheet, Direction::Up),
-        "download" => transfer::run(&bench, &mut sheet, Direction::Down),
-        "live" => live::run(&bench, &mut sheet),
-        "cut" => live::cut(&bench, &mut sheet),
-        "killed" => killed::run(&bench, &mut sheet),
-        _ => cpu::run(&bench, &mut sheet),
+    let bench = FleetBench::new(args, wanted, program);
+    let mut report = ReportTable::default();
+    cases::run_cases(&cases, |case| match case {
+        "upload" => transfer::run(&bench, &mut report, Direction::Up),
+        "download" => transfer::run(&bench, &mut report, Direction::Down),
+        "live" => live::run(&bench, &mut report),
+        "cut" => live::run_failures(&bench, &mut report),
+        "killed" => failover::run(&bench, &mut report),
+        _ => cpu::run(&bench, &mut report),
     })?;
-    turns::end(file, &format!("Both ends: {}.\n", args.cc), &sheet.table(), &sheet.record(), sheet.problems)
+    cases::finish(
+        file,
+        &format!("Both ends: {}.\n", args.congestion),
+        &report.table(),
+        &report.to_json(),
+        report.problems,
+    )
 }

@@ -13,179 +13,194 @@
 //! 5. The exit code is 1 if an upload failed; a floor that is missed is said, and changes no code.
 
 mod cases;
+mod config;
 mod fleet;
-mod measured;
-mod play;
+mod measurement;
 mod real;
 mod rows;
-mod send;
-mod setting;
+mod runner;
 mod simulate;
 mod table;
+mod upload;
 
 use super::ReproduceArgs;
-use super::book::Book;
-use super::cell;
-use super::floor::{self, Floor};
-use super::store::Store;
+use super::measurement::latest;
+use super::result_set::ResultSet;
+use super::store::ResultStore;
+use super::threshold::{self, Threshold};
 use crate::LabError;
-use crate::bench::is_stopped;
-use crate::evidence::{By, Row};
-use crate::runner::command::{begin, print, say};
-use cases::{Effort, KNOWN, MEASURED, measured_for};
-use measured::{Cell, Upload};
-use real::Workshop;
+use crate::bench::is_interrupted;
+use crate::results::{Backend, ResultRow};
+use crate::runner::command::{notice, prepare_run, print_line};
+use cases::{ARTEFACTS, Effort, MEASURED_ARTEFACTS, measured_artefact};
+use config::UploadCase;
+use measurement::{UploadId, UploadMeasurement};
+use real::UploadRunner;
 use rows::Results;
-use setting::Case;
 
 /// Does it, and gives the exit code: 1 if something could not be uploaded.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
-    let chosen = Chosen::of(&args.cases)?;
-    let by = if args.sim { By::Sim } else { By::Lab };
-    if args.kept {
-        let cells = super::read::<Cell>(args)?;
-        let effort = Effort { runs: args.runs.unwrap_or(1), quick: false, fleet: false };
-        return Ok(show(args, &chosen, &chosen.cases(effort, by), &cells, None, by));
+    let chosen = Selection::parse(&args.cases)?;
+    let backend = if args.sim { Backend::Sim } else { Backend::Lab };
+    if args.uses_kept {
+        let cells = super::read_kept::<UploadMeasurement>(args)?;
+        let effort = Effort { runs: args.runs.unwrap_or(1), quick: false, includes_fleet: false };
+        return Ok(print_results(args, &chosen, &chosen.cases(effort, backend), &cells, None, backend));
     }
-    if by == By::Lab {
-        match begin(by) {
+    if backend == Backend::Lab {
+        match prepare_run(backend) {
             Err(error) if args.quick => {
-                say(&format!("skipped: the lab: {error}"));
+                notice(&format!("skipped: the lab: {error}"));
                 return Ok(0);
             }
             begun => begun?,
         }
     }
-    let effort = Effort { runs: args.runs.unwrap_or(1), quick: args.quick, fleet: args.by_fleet };
-    let cases = chosen.cases(effort, by);
-    if by == By::Sim {
-        let cells = play::simulated(&cases, args.cc.name())?;
+    let effort = Effort { runs: args.runs.unwrap_or(1), quick: args.quick, includes_fleet: args.includes_fleet };
+    let cases = chosen.cases(effort, backend);
+    if backend == Backend::Sim {
+        let cells = runner::measure_simulated(&cases, args.congestion.name())?;
         let drawn = if args.quick { QUICK_FLEETS } else { args.runs.unwrap_or(FLEETS) };
-        return Ok(show(args, &chosen, &cases, &cells, Some(fleet::rows(|a| chosen.wants(a), drawn)), by));
+        return Ok(print_results(
+            args,
+            &chosen,
+            &cases,
+            &cells,
+            Some(fleet::rows(|a| chosen.includes(a), drawn)),
+            backend,
+        ));
     }
     let store = match args.quick {
         true => None,
-        false => Some(Store::<Cell>::open(&args.file(), args.go_on, 1.0)?),
+        false => Some(ResultStore::<UploadMeasurement>::open(&args.results_file(), args.continues, 1.0)?),
     };
     let played = play(args, &cases, store);
     let (cells, stopped) = match played {
         Err(error @ (LabError::UserNamespace { .. } | LabError::Tun { .. })) if args.quick => {
-            say(&format!("skipped: the lab: {error}"));
+            notice(&format!("skipped: the lab: {error}"));
             return Ok(0);
         }
         played => played?,
     };
     if stopped {
-        say(&format!("stopped; {} uploads are kept, go on with --continue", cells.len()));
+        notice(&format!("stopped; {} uploads are kept, go on with --continue", cells.len()));
         return Ok(130);
     }
-    Ok(show(args, &chosen, &cases, &cells, None, by))
+    Ok(print_results(args, &chosen, &cases, &cells, None, backend))
 }
 
 /// The artefacts that are asked for, and of them the cases.
-struct Chosen(Vec<String>);
+struct Selection(Vec<String>);
 
-impl Chosen {
+impl Selection {
     /// `F11`, or `F11 origin 3`.
-    fn of(named: &[String]) -> Result<Self, LabError> {
+    fn parse(named: &[String]) -> Result<Self, LabError> {
         let chosen = Self(named.to_vec());
-        match chosen.0.iter().find(|word| !KNOWN.contains(&artefact_of(word))) {
+        match chosen.0.iter().find(|name| !ARTEFACTS.contains(&artefact_of(name))) {
             Some(unknown) => {
-                Err(LabError::Spec(format!("no artefact `{unknown}` of BASS; there are: {}", KNOWN.join(", "))))
+                Err(LabError::Spec(format!("no artefact `{unknown}` of BASS; there are: {}", ARTEFACTS.join(", "))))
             }
             None => Ok(chosen),
         }
     }
 
-    fn wants(&self, artefact: &str) -> bool {
-        self.0.is_empty() || self.0.iter().any(|word| artefact_of(word) == artefact)
+    fn includes(&self, artefact: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|name| artefact_of(name) == artefact)
     }
 
     /// What is to be measured. In virtual time the choice among relays is [`fleet`]'s.
-    fn cases(&self, effort: Effort, by: By) -> Vec<Case> {
-        let needs = |artefact: &str| KNOWN.iter().any(|known| measured_for(known) == artefact && self.wants(known));
-        let mut all: Vec<Case> = MEASURED
+    fn cases(&self, effort: Effort, backend: Backend) -> Vec<UploadCase> {
+        let needs = |artefact: &str| {
+            ARTEFACTS.iter().any(|known| measured_artefact(known) == artefact && self.includes(known))
+        };
+        let mut all: Vec<UploadCase> = MEASURED_ARTEFACTS
             .into_iter()
             .filter(|artefact| needs(artefact))
-            .filter(|artefact| by == By::Lab || *artefact != "F9")
+            .filter(|artefact| backend == Backend::Lab || *artefact != "F9")
             .flat_map(|artefact| cases::cases(artefact, effort))
             .collect();
-        let is_named = |case: &Case, word: &String| {
-            let rest = word.strip_prefix(artefact_of(word)).unwrap_or_default().trim();
-            measured_for(artefact_of(word)) == case.artefact && (rest.is_empty() || rest == case.name)
+        let is_selected = |case: &UploadCase, name: &String| {
+            let rest = name.strip_prefix(artefact_of(name)).unwrap_or_default().trim();
+            measured_artefact(artefact_of(name)) == case.artefact && (rest.is_empty() || rest == case.name)
         };
-        all.retain(|case| self.0.is_empty() || self.0.iter().any(|word| is_named(case, word)));
+        all.retain(|case| self.0.is_empty() || self.0.iter().any(|name| is_selected(case, name)));
         all
     }
 }
 
-fn artefact_of(word: &str) -> &str {
-    word.split(' ').next().unwrap_or_default()
+fn artefact_of(name: &str) -> &str {
+    name.split(' ').next().unwrap_or_default()
 }
 
 /// Does in real time what the store does not have; gives all that it has then, and whether the user stopped it.
-fn play(args: &ReproduceArgs, cases: &[Case], store: Option<Store<Cell>>) -> Result<(Vec<Cell>, bool), LabError> {
-    let workshop = Workshop::new(args.cc)?;
-    let book = Book::new(store);
-    play::real(cases, &book, &workshop, args.jobs.unwrap_or(1))?;
-    Ok((book.into_cells(), is_stopped()))
+fn play(
+    args: &ReproduceArgs,
+    cases: &[UploadCase],
+    store: Option<ResultStore<UploadMeasurement>>,
+) -> Result<(Vec<UploadMeasurement>, bool), LabError> {
+    let runner = UploadRunner::new(args.congestion)?;
+    let results = ResultSet::new(store);
+    runner::measure_real(cases, &results, &runner, args.jobs.unwrap_or(1))?;
+    Ok((results.into_measurements(), is_interrupted()))
 }
 
 /// Prints everything in the form that was asked for, and gives the exit code.
-fn show(
+fn print_results(
     args: &ReproduceArgs,
-    chosen: &Chosen,
-    cases: &[Case],
-    cells: &[Cell],
-    drawn: Option<(Vec<Row>, Vec<Floor>)>,
-    by: By,
+    chosen: &Selection,
+    cases: &[UploadCase],
+    cells: &[UploadMeasurement],
+    drawn: Option<(Vec<ResultRow>, Vec<Threshold>)>,
+    backend: Backend,
 ) -> u8 {
-    let results = Results { cases, cells, congestion: args.cc.name() };
-    let (mut rows, mut floors) = results.rows(|artefact| chosen.wants(artefact));
+    let results = Results { cases, measurements: cells, congestion: args.congestion.name() };
+    let (mut rows, mut floors) = results.rows(|artefact| chosen.includes(artefact));
     if let Some((more, judged)) = drawn {
         rows.extend(more);
         floors.extend(judged);
     }
-    rows.extend(floors.iter().map(Floor::row));
-    rows.iter_mut().for_each(|row| row.by = by);
-    let of = |case: &Case| case.ways.iter().map(|way| (case.clone(), *way)).collect::<Vec<_>>();
-    let last = |(case, way): (Case, _)| cell::last(cells, &Upload::of(&case, way, args.cc.name()));
-    let problems: Vec<&Cell> =
+    rows.extend(floors.iter().map(Threshold::to_row));
+    rows.iter_mut().for_each(|row| row.backend = backend);
+    let of = |case: &UploadCase| case.routes.iter().map(|route| (case.clone(), *route)).collect::<Vec<_>>();
+    let last = |(case, route): (UploadCase, _)| latest(cells, &UploadId::new(&case, route, args.congestion.name()));
+    let problems: Vec<&UploadMeasurement> =
         cases.iter().flat_map(of).filter_map(last).filter(|cell| cell.problem.is_some()).collect();
     let code = u8::from(!problems.is_empty());
-    problems.iter().for_each(|cell| say(&cell.line()));
+    problems.iter().for_each(|cell| notice(&cell.to_line()));
     if args.json {
         super::print_rows(args, &rows);
         return code;
     }
-    let time = match by {
-        By::Sim => "virtual time",
-        By::Lab => "real time: edge, relays and kernel MPTCP over emulated links",
+    let time = match backend {
+        Backend::Sim => "virtual time",
+        Backend::Lab => "real time: edge, relays and kernel MPTCP over emulated links",
     };
-    print(&format!("\nBASS (arXiv 1605.08969): the paper's figure / ours, in {time}."));
-    print(&senders(by, args.cc.name()));
-    print("The paper plots figures 5, 8 and 9 without numbers; what its text says stands in the column `paper`.");
-    print("Left out: figures 2 to 4 (measurements of the authors' own networks) and 7.");
-    print(&args.place());
-    for artefact in KNOWN {
+    print_line(&format!("\nBASS (arXiv 1605.08969): the paper's figure / ours, in {time}."));
+    print_line(&congestion_note(backend, args.congestion.name()));
+    print_line(
+        "The paper plots figures 5, 8 and 9 without numbers; what its text says stands in the column `paper`.",
+    );
+    print_line("Left out: figures 2 to 4 (measurements of the authors' own networks) and 7.");
+    print_line(&args.host_line());
+    for artefact in ARTEFACTS {
         if let Some(table) = table::table(&rows, artefact) {
-            print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
-            if let Some(remark) = remark(artefact, by) {
-                print(remark);
+            print_line(&format!("\n{artefact}: {}\n{}", title(artefact), table.to_text()));
+            if let Some(remark) = table_note(artefact, backend) {
+                print_line(remark);
             }
         }
     }
-    if let Some(table) = floor::table(&floors) {
-        print(&format!("\nFloors:\n{}", table.plain()));
+    if let Some(table) = threshold::table(&floors) {
+        print_line(&format!("\nFloors:\n{}", table.to_text()));
     }
     code
 }
 
 /// Which congestion control each sender has.
-fn senders(by: By, edge: &str) -> String {
-    match by {
-        By::Sim => "Senders: one model of TCP without a choice of congestion control.".into(),
-        By::Lab => format!(
+fn congestion_note(backend: Backend, edge: &str) -> String {
+    match backend {
+        Backend::Sim => "Senders: one model of TCP without a choice of congestion control.".into(),
+        Backend::Lab => format!(
             "Senders: {edge} in plain TCP and in the edge's subflows; from commit c55d955 on a relay sends to the origin with its \
              own default, BBR where the kernel has it. So gains compare BBR behind the relay with {edge} without one."
         ),
@@ -193,38 +208,38 @@ fn senders(by: By, edge: &str) -> String {
 }
 
 /// What must be known to read a table.
-fn remark(artefact: &str, by: By) -> Option<&'static str> {
-    Some(match (artefact, by) {
-        ("F5", By::Lab) => {
+fn table_note(artefact: &str, backend: Backend) -> Option<&'static str> {
+    Some(match (artefact, backend) {
+        ("F5", Backend::Lab) => {
             "Links without loss and a relay 2 ms away: this is the most that edge and relay can bring, not what a network gives."
         }
         ("F8", _) => {
             "The fall with the distance is an input: each kilometre adds round trip and loss (real time), or divides the rate \
              (drawn fleets). The paper measured it."
         }
-        ("F9", By::Lab) => {
+        ("F9", Backend::Lab) => {
             "Three relays, all of them measured: that an edge measures only the nearest of many is not in this table."
         }
-        ("F9", By::Sim) => {
+        ("F9", Backend::Sim) => {
             "Fleets are drawn so that the best candidate has on average 5.2 times the box's own rate: the size of the gain is an \
              input."
         }
-        ("F10", By::Lab) => {
+        ("F10", Backend::Lab) => {
             "The rate from a relay to the origin is measured with plain TCP, but the relay sends with BBR, so the foretold best \
              relay is not always the best one. The service (fleet) knew no such rate of these fresh relays and chose by the rate \
              to them alone."
         }
-        ("F10", By::Sim) => {
+        ("F10", Backend::Sim) => {
             "γ is over a box's own candidates (the paper: over all relays), whose rates are known without error, and the best plan \
              is found by the same solver. It is not what a plan maximises: Algorithm 1 cut off after 10,000 plans gives more boxes \
              their best relay and gains less."
         }
-        ("F11" | "F12", By::Lab) => {
+        ("F11" | "F12", Backend::Lab) => {
             "The relay of an origin is the simulator's choice; the fleet's service is not asked, and --by-fleet changes nothing \
              here. Losses are drawn evenly from 0 to 2 %, which decides what splitting gains. The edge is connected to its relay \
              before the clock starts. Plain TCP counts with the fastest of its kept runs of the same seed."
         }
-        ("F11" | "F12", By::Sim) => {
+        ("F11" | "F12", Backend::Sim) => {
             "The relay of an origin is the simulator's choice. Losses are drawn evenly from 0 to 2 %, which decides what splitting \
              gains."
         }
@@ -252,36 +267,36 @@ const QUICK_FLEETS: u32 = 3;
 mod tests {
     use super::*;
 
-    fn chosen(words: &[&str]) -> Chosen {
-        Chosen::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).unwrap()
+    fn chosen(words: &[&str]) -> Selection {
+        Selection::parse(&words.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
     fn cases_are_named_by_artefact_and_name() {
-        let effort = Effort { runs: 1, quick: true, fleet: false };
-        let names = |words: &[&str], by| {
-            let cases = chosen(words).cases(effort, by);
+        let effort = Effort { runs: 1, quick: true, includes_fleet: false };
+        let names = |words: &[&str], backend| {
+            let cases = chosen(words).cases(effort, backend);
             cases.iter().map(|case| format!("{} {}", case.artefact, case.name)).collect::<Vec<_>>()
         };
-        assert_eq!(names(&["F12 origin 2"], By::Lab), ["F11 origin 2"]);
-        assert_eq!(names(&["F10"], By::Lab), ["F9 origin 1"]);
-        assert!(names(&["F10"], By::Sim).is_empty());
-        assert!(names(&[], By::Lab).len() > 6);
-        assert!(Chosen::of(&["F6".into()]).is_err());
+        assert_eq!(names(&["F12 origin 2"], Backend::Lab), ["F11 origin 2"]);
+        assert_eq!(names(&["F10"], Backend::Lab), ["F9 origin 1"]);
+        assert!(names(&["F10"], Backend::Sim).is_empty());
+        assert!(names(&[], Backend::Lab).len() > 6);
+        assert!(Selection::parse(&["F6".into()]).is_err());
     }
 
     #[test]
     fn everything_small_in_virtual_time_has_rows_and_floors() {
-        let effort = Effort { runs: 1, quick: true, fleet: false };
+        let effort = Effort { runs: 1, quick: true, includes_fleet: false };
         let all = chosen(&[]);
-        let cases = all.cases(effort, By::Sim);
-        let cells = play::simulated(&cases, "cubic").unwrap();
+        let cases = all.cases(effort, Backend::Sim);
+        let cells = runner::measure_simulated(&cases, "cubic").unwrap();
         assert!(cells.iter().all(|cell| cell.problem.is_none()));
-        let (rows, floors) = Results { cases: &cases, cells: &cells, congestion: "cubic" }.rows(|_| true);
+        let (rows, floors) = Results { cases: &cases, measurements: &cells, congestion: "cubic" }.rows(|_| true);
         for artefact in ["F5", "X-upload", "F8", "F11", "F12"] {
             assert!(table::table(&rows, artefact).is_some(), "{artefact}");
         }
-        assert!(floors.iter().any(|floor| floor.artefact == "X-upload" && floor.met()));
-        assert!(floors.iter().any(|floor| floor.artefact == "F12"));
+        assert!(floors.iter().any(|threshold| threshold.artefact == "X-upload" && threshold.is_met()));
+        assert!(floors.iter().any(|threshold| threshold.artefact == "F12"));
     }
 }

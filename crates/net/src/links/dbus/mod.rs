@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 pub(crate) use value::Value;
-use value::{Reader, order};
+use value::{ValueReader, byte_order};
 
 /// A connection to a bus.
 pub(crate) struct Bus {
@@ -35,7 +35,7 @@ pub(crate) struct Bus {
 }
 
 /// chosen: answers of those services have some hundred bytes; the protocol would allow 128 MiB.
-const LARGEST: usize = 1 << 20;
+const MAX_MESSAGE_LEN: usize = 1 << 20;
 
 impl Bus {
     /// Connects, authenticates as this user and says hello.
@@ -50,12 +50,12 @@ impl Bus {
         let uid = rustix::process::geteuid().as_raw().to_string();
         let uid = data_encoding::HEXLOWER.encode(uid.as_bytes());
         bus.stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes())?;
-        if !bus.line()?.starts_with("OK ") {
+        if !bus.read_auth_line()?.starts_with("OK ") {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the bus refuses this user"));
         }
         bus.stream.write_all(b"BEGIN\r\n")?;
-        const SELF: &str = "org.freedesktop.DBus";
-        bus.call(SELF, "/org/freedesktop/DBus", SELF, "Hello", &[])?;
+        const BUS_NAME: &str = "org.freedesktop.DBus";
+        bus.call(BUS_NAME, "/org/freedesktop/DBus", BUS_NAME, "Hello", &[])?;
         Ok(bus)
     }
 
@@ -69,12 +69,12 @@ impl Bus {
         arguments: &[&str],
     ) -> io::Result<Vec<Value>> {
         self.serial += 1;
-        let message = call(self.serial, [object, interface, method, service], arguments);
+        let message = method_call(self.serial, [object, interface, method, service], arguments);
         self.stream.write_all(&message)?;
         loop {
-            let answer = self.message()?;
-            if answer.replies_to == self.serial {
-                return if answer.is_error { Err(io::Error::other(answer.error)) } else { Ok(answer.values) };
+            let reply = self.read_message()?;
+            if reply.reply_serial == self.serial {
+                return if reply.is_error { Err(io::Error::other(reply.error_name)) } else { Ok(reply.values) };
             }
         }
     }
@@ -93,38 +93,38 @@ impl Bus {
     }
 
     /// A line of the authentication.
-    fn line(&mut self) -> io::Result<String> {
+    fn read_auth_line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") && line.len() < 512 {
             let mut byte = [0];
-            self.fill(&mut byte)?;
+            self.read_exact(&mut byte)?;
             line.push(byte[0]);
         }
         String::from_utf8(line).map_err(|_| malformed())
     }
 
-    fn message(&mut self) -> io::Result<Answer> {
+    fn read_message(&mut self) -> io::Result<Reply> {
         let mut head = [0; 16];
-        self.fill(&mut head)?;
-        let size = |at: usize| order(&head)?.u32(head.get(at..at + 4)?).try_into().ok();
+        self.read_exact(&mut head)?;
+        let size = |at: usize| byte_order(&head)?.u32(head.get(at..at + 4)?).try_into().ok();
         let (body, fields): (usize, usize) = size(4).zip(size(12)).ok_or_else(malformed)?;
-        if body > LARGEST || fields > LARGEST {
+        if body > MAX_MESSAGE_LEN || fields > MAX_MESSAGE_LEN {
             return Err(malformed());
         }
         let mut bytes = head.to_vec();
         bytes.resize(16 + fields.div_ceil(8) * 8 + body, 0);
-        self.fill(&mut bytes[16..])?;
-        answer(&bytes).ok_or_else(malformed)
+        self.read_exact(&mut bytes[16..])?;
+        parse_message(&bytes).ok_or_else(malformed)
     }
 
     /// `read_exact` within the limit.
-    fn fill(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+    fn read_exact(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
         while !buffer.is_empty() {
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let time_left = self.deadline.saturating_duration_since(Instant::now());
+            if time_left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.stream.set_read_timeout(Some(left))?;
+            self.stream.set_read_timeout(Some(time_left))?;
             match self.stream.read(buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => buffer = &mut buffer[read..],
@@ -141,16 +141,16 @@ fn malformed() -> io::Error {
 }
 
 /// METHOD_CALL with its header fields: path, interface, member, destination, signature.
-fn call(serial: u32, [object, interface, method, service]: [&str; 4], arguments: &[&str]) -> Vec<u8> {
+fn method_call(serial: u32, [object, interface, method, service]: [&str; 4], arguments: &[&str]) -> Vec<u8> {
     const METHOD_CALL: u8 = 1;
     const NO_AUTO_START: u8 = 2;
     let mut body = Vec::new();
-    arguments.iter().for_each(|argument| string(&mut body, argument));
+    arguments.iter().for_each(|argument| put_string(&mut body, argument));
     let mut fields = Vec::new();
     for (field, kind, text) in [(1, b'o', object), (2, b's', interface), (3, b's', method), (6, b's', service)] {
         pad(&mut fields, 8);
         fields.extend([field, 1, kind, 0]);
-        string(&mut fields, text);
+        put_string(&mut fields, text);
     }
     if !arguments.is_empty() {
         pad(&mut fields, 8);
@@ -168,47 +168,47 @@ fn call(serial: u32, [object, interface, method, service]: [&str; 4], arguments:
     message
 }
 
-fn string(to: &mut Vec<u8>, text: &str) {
-    pad(to, 4);
-    to.extend((text.len() as u32).to_le_bytes());
-    to.extend(text.as_bytes());
-    to.push(0);
+fn put_string(out: &mut Vec<u8>, text: &str) {
+    pad(out, 4);
+    out.extend((text.len() as u32).to_le_bytes());
+    out.extend(text.as_bytes());
+    out.push(0);
 }
 
-fn pad(to: &mut Vec<u8>, multiple: usize) {
-    to.resize(to.len().div_ceil(multiple) * multiple, 0);
+fn pad(out: &mut Vec<u8>, multiple: usize) {
+    out.resize(out.len().div_ceil(multiple) * multiple, 0);
 }
 
 /// What came back.
 #[derive(Default)]
-struct Answer {
-    replies_to: u32,
+struct Reply {
+    reply_serial: u32,
     is_error: bool,
-    error: String,
+    error_name: String,
     values: Vec<Value>,
 }
 
-fn answer(bytes: &[u8]) -> Option<Answer> {
+fn parse_message(bytes: &[u8]) -> Option<Reply> {
     const ERROR: u8 = 3;
-    let mut answer = Answer { is_error: *bytes.get(1)? == ERROR, ..Answer::default() };
-    let mut reader = Reader { order: order(bytes)?, bytes, at: 12 };
+    let mut reply = Reply { is_error: *bytes.get(1)? == ERROR, ..Reply::default() };
+    let mut reader = ValueReader { byte_order: byte_order(bytes)?, bytes, offset: 12 };
     let mut signature = String::new();
-    for field in reader.value(b"a(yv)", 0)?.0.list() {
-        match field.list() {
-            [Value::Number(4), Value::Text(name)] => answer.error.clone_from(name),
-            [Value::Number(5), Value::Number(serial)] => answer.replies_to = u32::try_from(*serial).ok()?,
+    for field in reader.read_value(b"a(yv)", 0)?.0.as_list() {
+        match field.as_list() {
+            [Value::Number(4), Value::Text(name)] => reply.error_name.clone_from(name),
+            [Value::Number(5), Value::Number(serial)] => reply.reply_serial = u32::try_from(*serial).ok()?,
             [Value::Number(8), Value::Text(text)] => signature.clone_from(text),
             _ => {}
         }
     }
     reader.align(8)?;
-    let mut left = signature.as_bytes();
-    while !left.is_empty() {
-        let (value, rest) = reader.value(left, 0)?;
-        answer.values.push(value);
-        left = rest;
+    let mut signature_left = signature.as_bytes();
+    while !signature_left.is_empty() {
+        let (value, signature_rest) = reader.read_value(signature_left, 0)?;
+        reply.values.push(value);
+        signature_left = signature_rest;
     }
-    Some(answer)
+    Some(reply)
 }
 
 #[cfg(test)]

@@ -9,6 +9,6 @@ proptest! {
     fn no_bytes_make_the_reader_of_messages_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut message = vec![b'l', 2, 0, 1];
         message.extend(bytes);
-        answer(&message);
+        parse_message(&message);
     }
 }

@@ -23,7 +23,7 @@ use marline_core::paths::{
     LinkConfig, Output, Paths, SubflowId,
 };
 use marline_core::units::{Instant, Power};
-use marline_net::links::{Choice, Survey};
+use marline_net::links::{InterfaceList, LinkSelection};
 use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::runtime::Runtime;
@@ -293,7 +293,7 @@ impl Ground for Switched {
     fn hold(&mut self) {
         std::fs::write("/proc/sys/net/mptcp/path_manager", self.0).unwrap();
     }
-    fn follow(&mut self, _survey: &Survey) {}
+    fn follow(&mut self, _survey: &InterfaceList) {}
     fn restore(&mut self) {}
 }
 
@@ -425,7 +425,7 @@ impl Running {
             let ground = ground(&run_dir);
             let job = Job {
                 config,
-                choice: Choice::Named(Vec::new()),
+                choice: LinkSelection::Named(Vec::new()),
                 budgets: Budgets::default(),
                 mode,
                 beside_vpn: false,

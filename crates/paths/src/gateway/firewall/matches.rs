@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use marline_net::links::Network;
+use marline_net::links::Subnet;
 use serde_json::Value;
 
 /// A packet whose way is followed.
@@ -30,7 +30,7 @@ pub(in super::super) struct Packet<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Side {
     /// In the LAN, whose network this is, if it is known.
-    Lan(Option<Network>),
+    Lan(Option<Subnet>),
     Internet,
 }
 
@@ -165,7 +165,7 @@ impl Side {
         }
         let Self::Lan(network) = self else { return Holds::Some };
         let Some(network) = network else { return Holds::Maybe };
-        let (own_first, own_last) = span(network.address, network.prefix);
+        let (own_first, own_last) = span(network.address, network.prefix_len);
         if first <= own_first && own_last <= last {
             Holds::Yes
         } else if last < own_first || own_last < first {

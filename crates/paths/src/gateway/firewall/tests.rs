@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use marline_net::links::Network;
+use marline_net::links::Subnet;
 use marline_net::testing::in_a_network;
 
 use super::*;
@@ -27,9 +27,9 @@ fn ruleset(tables: &str) -> Ruleset {
     listed()
 }
 
-const LAN: Side = Side::Lan(Some(Network {
+const LAN: Side = Side::Lan(Some(Subnet {
     address: std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 77, 1)),
-    prefix: 24,
+    prefix_len: 24,
 }));
 
 fn packet(hook: &'static str) -> Packet<'static> {

@@ -10,13 +10,13 @@ use marline_core::link::LinkId;
 use marline_core::units::{Bitrate, Duration, Ratio};
 
 use crate::accel::scene::{Blackout, Close, Exchange, Hostility, Manners, Plan, Scene};
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 use crate::spec::{LinkSpec, Loss, QueueLimit, Uplink};
 use crate::tcp::Algorithm;
 
 /// The scene of a seed.
 pub fn draw(seed: u64) -> Scene {
-    let mut chance = Chance(Stream::new(seed, "accel", 0, Purpose::Other));
+    let mut chance = Chance(RandomStream::new(seed, "accel", 0, Purpose::Other));
     let primary = primary(&mut chance);
     let helper = (!chance.one_in(4)).then(|| helper(&mut chance));
     let lasts = 2.0 + 10.0 * chance.uniform();
@@ -61,7 +61,7 @@ pub fn draw(seed: u64) -> Scene {
 }
 
 /// Where the numbers come from.
-struct Chance(Stream);
+struct Chance(RandomStream);
 
 impl Chance {
     fn below(&mut self, n: u64) -> u64 {
@@ -107,7 +107,7 @@ fn primary(chance: &mut Chance) -> LinkSpec {
     let rtt = Duration::from_secs_f64(chance.log(0.005, 0.4));
     let mut spec = LinkSpec::constant("wifi", rate, rtt);
     if chance.one_in(2) {
-        spec.up = Uplink::Rate(kbps(chance.log(0.1, 1.0) * rate.bits_per_sec() as f64 / 1e3));
+        spec.uplink = Uplink::Rate(kbps(chance.log(0.1, 1.0) * rate.bits_per_sec() as f64 / 1e3));
     }
     spec.queue = Some(QueueLimit::Time(Duration::from_secs_f64(chance.log(0.005, 0.5))));
     spec.loss = loss(chance, 50_000.0);
@@ -122,7 +122,7 @@ fn helper(chance: &mut Chance) -> LinkSpec {
     let rate = |chance: &mut Chance| kbps(chance.log(50.0, 1000.0));
     let rtt = Duration::from_secs_f64(chance.log(0.03, 0.6));
     let mut spec = LinkSpec::constant("lte", rate(chance), rtt);
-    spec.up = Uplink::Rate(rate(chance));
+    spec.uplink = Uplink::Rate(rate(chance));
     spec.queue = Some(QueueLimit::Time(Duration::from_secs_f64(chance.log(0.1, 1.0))));
     spec.loss = loss(chance, 20_000.0);
     spec
@@ -133,22 +133,26 @@ fn loss(chance: &mut Chance, most: f64) -> Loss {
     let ppm = |share: f64| Ratio::from_ppm(share as u32);
     match chance.below(4) {
         0 => Loss::NONE,
-        1 | 2 => Loss::Each(ppm(chance.log(200.0, most))),
+        1 | 2 => Loss::Independent(ppm(chance.log(200.0, most))),
         _ => {
             // Bursts of 2 to 6 packets of which half are lost. They last in packets, not in time: a longer one would hold a
             // sender that has timed out for minutes.
             let leave = chance.log(160_000.0, 500_000.0);
             let bad = 500_000.0;
             let mean = chance.log(200.0, most);
-            Loss::Bursts { enter: ppm(leave * mean / (bad - mean)), leave: ppm(leave), bad: ppm(bad) }
+            Loss::GilbertElliott {
+                enter_bad: ppm(leave * mean / (bad - mean)),
+                leave_bad: ppm(leave),
+                loss_in_bad: ppm(bad),
+            }
         }
     }
 }
 
 /// Bytes a second that plain TCP gets.
 fn pace(spec: &LinkSpec) -> f64 {
-    let rate = match spec.down {
-        crate::spec::Carrier::Rate { first, .. } => first.bits_per_sec() as f64 / 8.0,
+    let rate = match spec.downlink {
+        crate::spec::Downlink::Rate { initial: first, .. } => first.bits_per_sec() as f64 / 8.0,
         _ => 1e6,
     };
     let loss = f64::from(spec.loss.mean().ppm()).max(1.0) / 1e6;

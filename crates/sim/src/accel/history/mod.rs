@@ -34,7 +34,7 @@ pub use draw::draw;
 use super::scene::{Close, Scene};
 use super::world::{FlowOutcome, Outcome, World, needs_origin};
 use crate::contract::replay;
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// Something that must not be, and how to see it again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -151,7 +151,7 @@ fn is_confirmed(scene: &Scene, n: usize, flow: &FlowOutcome, alone: &FlowOutcome
 /// The same scene where other packets are lost and blackouts come a little earlier or later.
 fn neighbour(scene: &Scene, n: u64) -> Scene {
     let mut neighbour = Scene { seed: scene.seed.wrapping_add(n << 40), ..scene.clone() };
-    let mut chance = Stream::new(neighbour.seed, "neighbour", 0, Purpose::Other);
+    let mut chance = RandomStream::new(neighbour.seed, "neighbour", 0, Purpose::Other);
     for blackout in &mut neighbour.blackouts {
         let by = Duration::from_millis(chance.below(2 * SHIFTED));
         blackout.at = (blackout.at + by).saturating_sub(Duration::from_millis(SHIFTED));

@@ -32,7 +32,7 @@ fn a_download_ends_as_over_values() {
             };
             let outcome = World::new(scene).run();
             assert!(outcome.flows[0].finished.is_some(), "{algorithm:?} {sack} {timestamps} {scale}: {outcome:?}");
-            assert_eq!(outcome.flows[0].state, Some(State::Over(Ending::Finished)));
+            assert_eq!(outcome.flows[0].state, Some(TcpState::Closed(TcpCloseReason::Finished)));
         }
     }
 }

@@ -14,15 +14,15 @@ use core::time::Duration;
 
 use marline_core::units::Instant;
 
-use super::hystart::{Ack, HyStart};
+use super::hystart::{AckSample, HyStart};
 
 /// One connection's cube.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
     hystart: HyStart,
-    smallest: Option<Duration>,
+    min_rtt: Option<Duration>,
     /// The window at the last loss, segments.
-    last_max: u32,
+    w_max: u32,
     epoch: Option<Epoch>,
 }
 
@@ -39,7 +39,7 @@ struct Epoch {
     /// Segments acknowledged since `reno` last grew.
     reno_credit: u32,
     /// When the step was last computed, for which window, and what came out.
-    computed: Option<(Instant, u32, u32)>,
+    cached_step: Option<(Instant, u32, u32)>,
 }
 
 impl Cubic {
@@ -52,18 +52,18 @@ impl Cubic {
         nxt: u64,
         slow_start: Option<u32>,
     ) -> bool {
-        if self.epoch.as_ref().is_some_and(|epoch| now.since(epoch.start) < SETTLING) {
+        if self.epoch.as_ref().is_some_and(|epoch| now.since(epoch.start) < RTT_IGNORED_AFTER_LOSS) {
             return false;
         }
-        let smallest = self.smallest.map_or(rtt, |least| least.min(rtt));
-        self.smallest = Some(smallest);
-        slow_start.is_some_and(|window| self.hystart.on_ack(now, Ack { rtt, smallest, una, nxt, window }))
+        let min_rtt = self.min_rtt.map_or(rtt, |min| min.min(rtt));
+        self.min_rtt = Some(min_rtt);
+        slow_start.is_some_and(|window| self.hystart.on_ack(now, AckSample { rtt, min_rtt, una, nxt, window }))
     }
 
     /// The threshold after a loss at this window.
     pub(super) fn on_loss(&mut self, window: u32) -> u32 {
         self.epoch = None;
-        self.last_max = if window < self.last_max { scaled(window, (1.0 + BETA) / 2.0) } else { window };
+        self.w_max = if window < self.w_max { scaled(window, (1.0 + BETA) / 2.0) } else { window };
         scaled(window, BETA)
     }
 
@@ -76,15 +76,15 @@ impl Cubic {
 
     /// After how many acknowledged segments the window grows by one; `acked` have just been.
     pub(super) fn acks_per_segment(&mut self, now: Instant, window: u32, acked: u32) -> u32 {
-        let smallest = self.smallest.unwrap_or_default();
-        let last_max = self.last_max;
+        let min_rtt = self.min_rtt.unwrap_or_default();
+        let last_max = self.w_max;
         let epoch = self.epoch.get_or_insert_with(|| Epoch::new(now, window, last_max));
         epoch.reno_credit += acked;
-        match epoch.computed {
-            Some((at, for_window, step)) if for_window == window && now.since(at) <= RECOMPUTE => step,
+        match epoch.cached_step {
+            Some((at, for_window, step)) if for_window == window && now.since(at) <= RECOMPUTE_INTERVAL => step,
             _ => {
-                let step = epoch.step(now + smallest, window, last_max);
-                epoch.computed = Some((now, window, step));
+                let step = epoch.step(now + min_rtt, window, last_max);
+                epoch.cached_step = Some((now, window, step));
                 step
             }
         }
@@ -93,30 +93,30 @@ impl Cubic {
 
 impl Epoch {
     fn new(now: Instant, window: u32, last_max: u32) -> Self {
-        let below = f64::from(last_max.saturating_sub(window));
+        let deficit = f64::from(last_max.saturating_sub(window));
         Self {
             start: now,
-            k: libm::cbrt(below / C),
+            k: libm::cbrt(deficit / C),
             origin: f64::from(window.max(last_max)),
             reno: window,
             reno_credit: 0,
-            computed: None,
+            cached_step: None,
         }
     }
 
     fn step(&mut self, at: Instant, window: u32, last_max: u32) -> u32 {
         let t = at.since(self.start).as_secs_f64() - self.k;
-        let ahead = self.origin + C * t * t * t - f64::from(window);
-        let window_f = f64::from(window);
-        let mut step = if ahead > 0.0 { window_f / ahead } else { 100.0 * window_f };
+        let target_increase = self.origin + C * t * t * t - f64::from(window);
+        let window_f64 = f64::from(window);
+        let mut step = if target_increase > 0.0 { window_f64 / target_increase } else { 100.0 * window_f64 };
         if last_max == 0 {
-            step = step.min(FIRST_STEP);
+            step = step.min(MAX_STEP_WITHOUT_W_MAX);
         }
-        let per_reno = scaled(window, RENO_PACE).max(1);
+        let per_reno = scaled(window, RENO_ACKS_PER_SEGMENT).max(1);
         self.reno += self.reno_credit / per_reno;
         self.reno_credit %= per_reno;
         if self.reno > window {
-            step = step.min(window_f / f64::from(self.reno - window));
+            step = step.min(window_f64 / f64::from(self.reno - window));
         }
         step.max(2.0) as u32
     }
@@ -132,13 +132,13 @@ const BETA: f64 = 717.0 / 1024.0;
 /// RFC 9438 §5.1: 0.4, in Linux's 1024ths.
 const C: f64 = 410.0 / 1024.0;
 /// Acknowledged segments, in windows, for each segment of the Reno flow: (1 + β) / (3 (1 − β)), Linux's 15 / 8.
-const RENO_PACE: f64 = 15.0 / 8.0;
+const RENO_ACKS_PER_SEGMENT: f64 = 15.0 / 8.0;
 /// Without a known plateau the window grows by at least 5 % a round (Linux).
-const FIRST_STEP: f64 = 20.0;
+const MAX_STEP_WITHOUT_W_MAX: f64 = 20.0;
 /// Linux recomputes at most 32 times a second for one window.
-const RECOMPUTE: Duration = Duration::from_micros(31_250);
+const RECOMPUTE_INTERVAL: Duration = Duration::from_micros(31_250);
 /// Linux takes no delay for a base value within a second after a loss.
-const SETTLING: Duration = Duration::from_secs(1);
+const RTT_IGNORED_AFTER_LOSS: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -166,9 +166,9 @@ mod tests {
     fn a_loss_leaves_seven_tenths() {
         let mut cubic = Cubic::default();
         assert_eq!(cubic.on_loss(1000), 700);
-        assert_eq!(cubic.last_max, 1000);
+        assert_eq!(cubic.w_max, 1000);
         assert_eq!(cubic.on_loss(700), 490, "and a second one at once");
-        assert_eq!(cubic.last_max, 595, "gives way by fast convergence");
+        assert_eq!(cubic.w_max, 595, "gives way by fast convergence");
     }
 
     #[test]

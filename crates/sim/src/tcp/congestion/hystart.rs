@@ -18,53 +18,54 @@ use marline_core::units::Instant;
 /// One connection's detector.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
-    found: bool,
+    has_ended_slow_start: bool,
     round_start: Instant,
     last_ack: Instant,
     round_end: u64,
     samples: u32,
-    round_rtt: Option<Duration>,
+    round_min_rtt: Option<Duration>,
 }
 
 impl HyStart {
     /// An ACK in slow start. True when slow start is to end, once.
-    pub(super) fn on_ack(&mut self, now: Instant, ack: Ack) -> bool {
-        if self.found || ack.window < LEAST_WINDOW {
+    pub(super) fn on_ack(&mut self, now: Instant, ack: AckSample) -> bool {
+        if self.has_ended_slow_start || ack.window < MIN_WINDOW {
             return false;
         }
         if ack.una > self.round_end {
             *self = Self { round_start: now, last_ack: now, round_end: ack.nxt, ..Self::default() };
         }
-        self.found = self.train(now, ack.smallest) | self.delay(ack.rtt, ack.smallest);
-        self.found
+        self.has_ended_slow_start =
+            self.is_ack_train(now, ack.min_rtt) | self.is_delay_increase(ack.rtt, ack.min_rtt);
+        self.has_ended_slow_start
     }
 
-    fn train(&mut self, now: Instant, smallest: Duration) -> bool {
-        if now.since(self.last_ack) > TRAIN_GAP {
+    fn is_ack_train(&mut self, now: Instant, min_rtt: Duration) -> bool {
+        if now.since(self.last_ack) > MAX_ACK_GAP {
             return false;
         }
         self.last_ack = now;
-        now.since(self.round_start) > (smallest + BURST) / 2
+        now.since(self.round_start) > (min_rtt + MAX_SENDER_BURST) / 2
     }
 
-    fn delay(&mut self, rtt: Duration, smallest: Duration) -> bool {
-        let least = self.round_rtt.map_or(rtt, |least| least.min(rtt));
-        self.round_rtt = Some(least);
-        if self.samples < SAMPLES {
+    fn is_delay_increase(&mut self, rtt: Duration, min_rtt: Duration) -> bool {
+        let round_min = self.round_min_rtt.map_or(rtt, |least| least.min(rtt));
+        self.round_min_rtt = Some(round_min);
+        if self.samples < RTT_SAMPLES {
             self.samples += 1;
             return false;
         }
-        least > smallest + (smallest / 8).clamp(LEAST_RISE, MOST_RISE)
+        round_min > min_rtt + (min_rtt / 8).clamp(MIN_DELAY_INCREASE, MAX_DELAY_INCREASE)
     }
 }
 
 /// What an ACK tells the detector.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ack {
+pub(super) struct AckSample {
     /// The round-trip time of the newest segment that it acknowledges.
     pub(super) rtt: Duration,
     /// The smallest round-trip time of the connection.
-    pub(super) smallest: Duration,
+    pub(super) min_rtt: Duration,
     /// The first unacknowledged number.
     pub(super) una: u64,
     /// The next number to be sent.
@@ -73,12 +74,12 @@ pub(super) struct Ack {
     pub(super) window: u32,
 }
 
-const LEAST_WINDOW: u32 = 16;
-const TRAIN_GAP: Duration = Duration::from_millis(2);
-const BURST: Duration = Duration::from_millis(1);
-const SAMPLES: u32 = 8;
-const LEAST_RISE: Duration = Duration::from_millis(4);
-const MOST_RISE: Duration = Duration::from_millis(16);
+const MIN_WINDOW: u32 = 16;
+const MAX_ACK_GAP: Duration = Duration::from_millis(2);
+const MAX_SENDER_BURST: Duration = Duration::from_millis(1);
+const RTT_SAMPLES: u32 = 8;
+const MIN_DELAY_INCREASE: Duration = Duration::from_millis(4);
+const MAX_DELAY_INCREASE: Duration = Duration::from_millis(16);
 
 #[cfg(test)]
 mod tests {
@@ -86,8 +87,8 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(40);
 
-    fn ack(rtt: Duration) -> Ack {
-        Ack { rtt, smallest: RTT, una: 1, nxt: 100, window: 40 }
+    fn ack(rtt: Duration) -> AckSample {
+        AckSample { rtt, min_rtt: RTT, una: 1, nxt: 100, window: 40 }
     }
 
     #[test]
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn a_small_window_is_not_judged() {
         let mut hystart = HyStart::default();
-        let small = Ack { window: 15, ..ack(RTT) };
+        let small = AckSample { window: 15, ..ack(RTT) };
         assert!((0..60).all(|ms| !hystart.on_ack(Instant::from_millis(ms), small)));
     }
 }

@@ -1,4 +1,4 @@
-//! A machine that has lost everything, edges that lie before the honest ones speak, and relays that know better.
+//! Recovery of a scheduler that has lost its state, with edges that lie before the honest ones report, and relays that report their lists.
 
 use proptest::prelude::*;
 
@@ -33,17 +33,17 @@ fn reservation_of(world: &World, edge: &str) -> Option<Bitrate> {
 }
 
 #[test]
-fn a_relay_is_asked_once_and_keeps_what_it_has_until_it_has_answered() {
+fn a_relay_is_requested_once_to_report_its_reservations_and_keeps_them_until_then() {
     let mut world = world_after_failover();
     let asked = world.heartbeat("fra", heartbeat_with_reservations(100, None));
     assert_eq!((asked.report_reservations, asked.version, asked.reservations), (true, OLD_VERSION, None));
     let reply = world.heartbeat("fra", heartbeat_with_reservations(100, Some(&[("a", 60)])));
     let of = reply.reservations.unwrap();
     assert_eq!((reply.report_reservations, reply.version.epoch, of.len()), (false, 4, 1));
-    assert_eq!((of[0].edge.clone(), of[0].reservation), (name("a"), mbps(60)), "who has not spoken yet");
-    // One that nobody ever told of edges is not asked.
+    assert_eq!((of[0].edge.clone(), of[0].reservation), (name("a"), mbps(60)), "an edge that has not reported yet");
+    // A relay that has never received reservations is not requested to report any.
     assert!(!world.heartbeat("new", heartbeat(100, 100)).report_reservations);
-    // Who was not heard is gone with the grace, and the relay is told so.
+    // Edges that have not reported lose their reservations at the end of the grace period, and the relay receives the change.
     world.run_heartbeats(
         15 * SECOND,
         &[("fra", Heartbeat { seen_version: reply.version, ..heartbeat(100, 100) })],
@@ -55,28 +55,28 @@ fn a_relay_is_asked_once_and_keeps_what_it_has_until_it_has_answered() {
 }
 
 #[test]
-fn a_liar_who_speaks_first_takes_no_place_of_an_honest_edge() {
+fn a_lying_edge_that_reports_first_takes_no_capacity_from_honest_edges() {
     let mut world = world_after_failover();
     assert_eq!(reservation_of(&world, "liar"), None);
     world.report("liar", report_held("fra", 90));
-    assert_eq!(reservation_of(&world, "liar"), Some(mbps(90)), "nobody knows better yet");
+    assert_eq!(reservation_of(&world, "liar"), Some(mbps(90)), "the relay has not reported yet");
     world.heartbeat("fra", heartbeat_with_reservations(100, None));
     world.report("second", report_held("fra", 80));
     world.heartbeat("fra", heartbeat_with_reservations(100, Some(&[("a", 40), ("b", 40), ("second", 5)])));
     assert_eq!(
         (reservation_of(&world, "liar"), reservation_of(&world, "second")),
         (None, Some(mbps(5))),
-        "what the relay has said"
+        "the list of the relay decides"
     );
     world.report("third", report_held("fra", 6));
-    assert_eq!(reservation_of(&world, "third"), None, "there is room for 5");
+    assert_eq!(reservation_of(&world, "third"), None, "only 5 Mbit/s are left");
     world.report("a", report_held("fra", 40));
     world.report("b", report_held("fra", 40));
     assert_eq!((reservation_of(&world, "a"), reservation_of(&world, "b")), (Some(mbps(40)), Some(mbps(40))));
 }
 
 #[test]
-fn what_a_relay_keeps_waits_only_for_who_needs_it() {
+fn recovered_reservations_wait_only_for_unplaced_edges() {
     let mut world = world_after_failover();
     for relay in ["fra", "ams"] {
         world.heartbeat(relay, heartbeat_with_reservations(100, None));
@@ -88,11 +88,11 @@ fn what_a_relay_keeps_waits_only_for_who_needs_it() {
     world.heartbeat("fra", heartbeat(100, 100));
     assert_eq!(capacity_left(&world), mbps(60), "a is at ams");
     world.machine.release(&name("b"), world.now);
-    assert_eq!(capacity_left(&world), mbps(90), "b has let go");
+    assert_eq!(capacity_left(&world), mbps(90), "b has released its relay");
 }
 
 #[test]
-fn a_relay_that_never_answers_holds_nobody_up() {
+fn a_relay_that_never_reports_its_reservations_delays_no_edge() {
     let mut world = world_after_failover();
     world.report("liar", report_held("fra", 900));
     world.report("a", report_held("fra", 40));
@@ -103,11 +103,11 @@ fn a_relay_that_never_answers_holds_nobody_up() {
     }
     let answer = world.heartbeat("fra", heartbeat_with_reservations(100, None));
     assert!(!answer.report_reservations && answer.version.epoch == 4);
-    // Whoever asks for more than there is gets what the others leave.
+    // An edge that requests more than the capacity gets what the others leave.
     assert_eq!((reservation_of(&world, "liar"), reservation_of(&world, "a")), (Some(mbps(50)), Some(mbps(40))));
 }
 
-/// Who speaks: a relay, or which of the edges; liars after the honest ones.
+/// The member that reports: a relay, or an edge by its index; the indices of liars follow those of honest edges.
 #[derive(Clone, Copy, Debug)]
 enum Speaker {
     Relay(usize),
@@ -116,7 +116,7 @@ enum Speaker {
 
 proptest! {
     #[test]
-    fn after_a_restart_all_honest_edges_have_what_they_had_whatever_liars_say(
+    fn after_a_restart_honest_edges_get_their_reservations_back_despite_liars(
         rates in proptest::collection::vec((1_u64..30, 0_usize..2), 1..8),
         lies in proptest::collection::vec((1_u64..200, 0_usize..2), 0..6),
         words in proptest::collection::vec((0_usize..3, 0_usize..16), 0..60),
@@ -149,7 +149,7 @@ proptest! {
                 world.report(edge, report_held(relays[*at], *rate));
             }
         };
-        // In the first heartbeat they speak as they like, liars and honest ones; in the second one everybody does.
+        // During the first heartbeat members report in random order, honest or not; during the second every member reports.
         for (kind, n) in words {
             report_in_turn(&mut world, if kind == 0 { Speaker::Relay(n % 2) } else { Speaker::Edge(n) });
             world.advance(Duration::from_millis(100));

@@ -1,0 +1,279 @@
+//! Flows of programs through an edge, and servers for them: one that takes, one that gives, an echo.
+//!
+//! In: a target, how many bytes, which way. Out: when which of them arrived.
+//!
+//! 1. Bytes are counted where they arrive: what lies in the sender's buffers has not been carried.
+//! 2. Time counts from before the connection to the end of the last byte: opening and slow start are part of a transfer.
+//! 3. Server and client are threads of this program in the two namespaces; sockets are plain.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::EDGE_ADDRESS;
+use crate::network::SERVER;
+use crate::{Lab, LabError};
+
+/// Where the servers of this module listen, at the server's end.
+pub(crate) const TARGET_ADDRESS: (Ipv4Addr, u16) = (SERVER, 9000);
+
+/// How a program goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ClientTransport {
+    /// To the edge, with CONNECT.
+    Edge,
+    /// Plain TCP over the default route.
+    Plain,
+    /// MPTCP that begins over the default route.
+    Mptcp,
+}
+
+impl ClientTransport {
+    /// A connection to the target, on a thread at the client's end.
+    pub(crate) fn connect(self, timeout: Duration) -> io::Result<TcpStream> {
+        match self {
+            Self::Edge => tunnel(TARGET_ADDRESS.into(), timeout),
+            Self::Plain => connect_tcp(TARGET_ADDRESS.into(), timeout),
+            Self::Mptcp => {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP))?;
+                socket.connect_timeout(&SocketAddr::from(TARGET_ADDRESS).into(), timeout)?;
+                with_timeouts(socket.into(), timeout)
+            }
+        }
+    }
+
+    /// What the server must speak; an edge's relay comes with plain TCP.
+    const fn protocol(self) -> Option<Protocol> {
+        match self {
+            Self::Edge | Self::Plain => None,
+            Self::Mptcp => Some(Protocol::MPTCP),
+        }
+    }
+}
+
+/// A tunnel of the edge to there, asked for like any program does, on a thread at the client's end.
+pub(crate) fn tunnel(target: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let mut stream = connect_tcp(EDGE_ADDRESS.parse().map_err(io::Error::other)?, timeout)?;
+    write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")?;
+    read_connect_response(&mut stream)?;
+    Ok(stream)
+}
+
+fn connect_tcp(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    with_timeouts(TcpStream::connect_timeout(&address, timeout)?, timeout)
+}
+
+fn with_timeouts(stream: TcpStream, timeout: Duration) -> io::Result<TcpStream> {
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Reads the head of an answer, byte by byte: what follows is the flow's.
+fn read_connect_response(stream: &mut TcpStream) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.extend(byte);
+        if head.len() > 8192 {
+            return Err(io::Error::other("the edge's answer has no end"));
+        }
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    match head.split(' ').nth(1) {
+        Some("200") => Ok(()),
+        _ => Err(io::Error::other(format!("the edge answers {}", head.lines().next().unwrap_or_default()))),
+    }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// To the server.
+    Up,
+    /// From it.
+    Down,
+}
+
+/// A transfer as its receiver saw it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TransferResult {
+    /// Bytes that arrived.
+    pub(crate) bytes: u64,
+    /// From before the connection to the last of them.
+    pub(crate) time: Duration,
+    /// From [`SETTLED`] on, bits a second.
+    pub(crate) settled_bps: f64,
+}
+
+impl TransferResult {
+    /// Mbit/s in all.
+    pub(crate) fn mbps(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Windows are open after so long; rates from then on are beside the whole ones.
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(3);
+
+/// When how many bytes arrived.
+type Arrivals = Vec<(Instant, u64)>;
+
+/// Carries so many bytes; the error is one of the flow, not of the lab.
+pub(crate) fn transfer(
+    lab: &Lab,
+    transport: ClientTransport,
+    direction: Direction,
+    bytes: u64,
+    limit: Duration,
+) -> Result<Result<TransferResult, String>, LabError> {
+    let (start, server_arrivals) = (Instant::now(), start_server(lab, transport, direction, bytes)?);
+    let client = lab.run_at_client(|| {
+        let mut stream = transport.connect(limit)?;
+        match direction {
+            Direction::Up => send_bytes(&mut stream, bytes).map(|()| None),
+            Direction::Down => Ok(Some(receive_all(&mut stream))),
+        }
+    });
+    Ok(match client {
+        Err(error) => Err(format!("at the client: {error}")),
+        Ok(Some(arrivals)) => to_result(&arrivals, start, bytes),
+        Ok(None) => match server_arrivals.recv_timeout(limit) {
+            Ok(arrivals) => to_result(&arrivals, start, bytes),
+            Err(_) => Err("it does not end".to_owned()),
+        },
+    })
+}
+
+/// So many bytes, and the end.
+fn send_bytes(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
+    let block = vec![0x5a_u8; 64 * 1024];
+    let mut remaining = bytes;
+    while remaining > 0 {
+        let length = remaining.min(block.len() as u64) as usize;
+        stream.write_all(block.get(..length).unwrap_or_default())?;
+        remaining -= length as u64;
+    }
+    stream.shutdown(std::net::Shutdown::Write)
+}
+
+/// All that comes.
+fn receive_all(stream: &mut TcpStream) -> Arrivals {
+    let (mut arrivals, mut buffer) = (Vec::new(), vec![0; 256 * 1024]);
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        arrivals.push((Instant::now(), length as u64));
+    }
+    arrivals
+}
+
+/// What the arrivals come to.
+fn to_result(arrivals: &[(Instant, u64)], start: Instant, expected: u64) -> Result<TransferResult, String> {
+    let bytes: u64 = arrivals.iter().map(|(_, bytes)| bytes).sum();
+    if bytes != expected {
+        return Err(format!("{bytes} of {expected} bytes arrived"));
+    }
+    let end = arrivals.last().map_or(start, |(at, _)| *at);
+    let settled_at = start + SETTLE_TIME;
+    let late_bytes: u64 = arrivals.iter().filter(|(at, _)| *at > settled_at).map(|(_, bytes)| bytes).sum();
+    let late_seconds = end.saturating_duration_since(settled_at).as_secs_f64();
+    Ok(TransferResult {
+        bytes,
+        time: end - start,
+        settled_bps: if late_seconds > 0.0 { late_bytes as f64 * 8.0 / late_seconds } else { 0.0 },
+    })
+}
+
+/// A server of one connection; what arrived there when comes at its end.
+fn start_server(
+    lab: &Lab,
+    transport: ClientTransport,
+    direction: Direction,
+    bytes: u64,
+) -> Result<Receiver<Arrivals>, LabError> {
+    let listener = listen(lab, TARGET_ADDRESS.into(), transport.protocol())?;
+    let (sender, arrivals) = mpsc::channel();
+    std::thread::spawn(move || {
+        let Ok((mut stream, _)) = listener.accept() else { return };
+        match direction {
+            // Nobody waits any more: the upload was given up.
+            Direction::Up => drop(sender.send(receive_all(&mut stream))),
+            // The client tells what has not come.
+            Direction::Down => drop(send_bytes(&mut stream, bytes)),
+        }
+    });
+    Ok(arrivals)
+}
+
+/// A server that says back what it hears, for as long as the lab lasts.
+pub(crate) fn start_echo(lab: &Lab) -> Result<(), LabError> {
+    start_echo_at(lab, TARGET_ADDRESS.into())
+}
+
+/// The same there.
+pub(crate) fn start_echo_at(lab: &Lab, address: SocketAddr) -> Result<(), LabError> {
+    let listener = listen(lab, address, None)?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let _ = io::copy(&mut &stream, &mut &stream);
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Sends a word through the edge and waits for it; how long that took, from before the connection on.
+pub(crate) fn echo_round_trip(lab: &Lab, timeout: Duration) -> Result<Duration, String> {
+    echo_round_trip_to(lab, TARGET_ADDRESS.into(), timeout)
+}
+
+/// The same from there.
+pub(crate) fn echo_round_trip_to(lab: &Lab, server: SocketAddr, timeout: Duration) -> Result<Duration, String> {
+    let start = Instant::now();
+    let message = b"is anybody there?";
+    let received = lab.run_at_client(|| {
+        let mut stream = tunnel(server, timeout)?;
+        stream.write_all(message)?;
+        let mut buffer = [0; 17];
+        stream.read_exact(&mut buffer)?;
+        Ok(buffer)
+    });
+    match received {
+        Ok(received) if received == *message => Ok(start.elapsed()),
+        Ok(_) => Err("other bytes came back".into()),
+        Err(error) => Err(format!("{error} after {:.1?}", start.elapsed())),
+    }
+}
+
+/// A listener at the server's end. A port that an earlier one has left may be used again at once.
+fn listen(lab: &Lab, address: SocketAddr, protocol: Option<Protocol>) -> Result<TcpListener, LabError> {
+    let bind = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(64)?;
+        Ok(socket.into())
+    };
+    lab.run_at_server(bind).map_err(LabError::at_step("a listener at the server's end"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_is_counted_from_before_its_connection() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let seen = [(at(1000), 1_000_000), (at(4000), 500_000), (at(5000), 500_000)];
+        let arrived = to_result(&seen, start, 2_000_000).unwrap();
+        assert_eq!((arrived.time, arrived.mbps()), (Duration::from_secs(5), 3.2));
+        assert_eq!(arrived.settled_bps, 4e6);
+        assert!(to_result(&seen, start, 2_000_001).unwrap_err().contains("2000000 of 2000001"));
+    }
+}

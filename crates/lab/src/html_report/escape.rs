@@ -1,0 +1,17 @@
+//! Words and numbers as XML may hold them.
+
+/// The text with what XML reserves written out; characters that XML 1.0 forbids become `?`.
+pub(super) fn escape(text: &str) -> String {
+    let allowed = |c| match c {
+        '\n' | '\t' => ' ',
+        c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => '?',
+        c => c,
+    };
+    quick_xml::escape::escape(text.chars().map(allowed).collect::<String>()).into_owned()
+}
+
+/// A coordinate with a tenth of a pixel.
+pub(super) fn coordinate(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}

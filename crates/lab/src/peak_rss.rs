@@ -1,0 +1,91 @@
+//! The most memory that a command held.
+//!
+//! The kernel's own figure (`ru_maxrss`) includes what the starting process, us, held at that moment: both share their
+//! memory until the program is loaded, and the kernel keeps the larger of the two for ever. It is right when it is
+//! larger than that; else the command was smaller than we are, and what was seen of it while it ran is taken.
+//!
+//! A small program between us and the command was not used: it would be one more thing to install and to start.
+
+use std::fs;
+
+use marline_core::units::DataSize;
+
+/// The kernel's counters of memory are off by some pages per processor.
+const COUNTER_ERROR: u64 = 256 * 1024;
+
+/// What we held before, and what was seen since.
+#[derive(Debug)]
+pub(crate) struct PeakRss {
+    own_peak: u64,
+    sampled_peak: u64,
+}
+
+impl PeakRss {
+    /// Call it right before the command is started.
+    pub(crate) fn start() -> Self {
+        // Forgets what we held once and hold no longer (proc_pid_clear_refs(5)).
+        let _ = fs::write("/proc/self/clear_refs", "5");
+        Self { own_peak: peak_rss_of(std::process::id()), sampled_peak: 0 }
+    }
+
+    /// Looks at the command and its children. Whatever they hold only between two looks and give back is still seen:
+    /// the kernel remembers each one's maximum. A program that ends between two looks is not.
+    pub(crate) fn sample(&mut self, pid: u32) {
+        self.sampled_peak = self.sampled_peak.max(peak_rss_of(pid));
+        for child in children(pid) {
+            self.sample(child);
+        }
+    }
+
+    /// The answer, given the kernel's figure in bytes.
+    pub(crate) fn peak(&self, kernel: u64) -> DataSize {
+        DataSize::from_bytes(if kernel > self.own_peak + COUNTER_ERROR || self.sampled_peak == 0 {
+            kernel
+        } else {
+            self.sampled_peak
+        })
+    }
+}
+
+/// `VmHWM` of a process in bytes; 0 when it has ended.
+pub(crate) fn peak_rss_of(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// The children of a process's first thread.
+fn children(pid: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_child_of_the_command_is_seen() {
+        let mut child = Command::new("sh").args(["-c", "sleep 1000; true"]).spawn().unwrap();
+        let mut memory = PeakRss::start();
+        assert!(memory.own_peak > 1_000_000);
+        while children(child.id()).is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        memory.sample(child.id());
+        assert!(memory.sampled_peak > 200_000);
+        for grandchild in children(child.id()) {
+            let _ = Command::new("kill").arg(grandchild.to_string()).status();
+        }
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_kernels_figure_counts_unless_it_is_ours() {
+        let memory = PeakRss { own_peak: 8_000_000, sampled_peak: 2_000_000 };
+        assert_eq!(memory.peak(8_000_000).bytes(), 2_000_000);
+        assert_eq!(memory.peak(20_000_000).bytes(), 20_000_000);
+        assert_eq!(PeakRss { own_peak: 8_000_000, sampled_peak: 0 }.peak(8_000_000).bytes(), 8_000_000);
+    }
+}

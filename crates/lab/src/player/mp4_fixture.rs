@@ -1,0 +1,163 @@
+//! A film that no decoder would show and every container reader understands: an MP4 header with a duration, and as many
+//! pseudo-random bytes as the film is to have, each known from its offset.
+//!
+//! 1. `ftyp`, `moov` with nothing but `mvhd` (ISO 14496-12 §8.2.2), `mdat` to the end: that is where `marline proxy`
+//!    learns how long it is.
+//! 2. The size is that of the [`Profile`], header included.
+//! 3. Bytes are checked as they come, in order, without a copy of the film: a checksum would tell only at the end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+
+use marline_core::playback::MediaProfile;
+use marline_core::units::{DataSize, Duration};
+
+use crate::TempDir;
+
+/// A film in memory. Many labs may serve it.
+#[derive(Debug)]
+pub(crate) struct Mp4Fixture {
+    folder: TempDir,
+}
+
+impl Mp4Fixture {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Out of memory, or no place for temporary files; a film smaller than its header.
+    pub(crate) fn new(video: &MediaProfile) -> io::Result<Self> {
+        let fixture = Self { folder: TempDir::new()? };
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(fixture.path())?);
+        let (head, size) = (mp4_head(video), video.size().bytes());
+        if (head.len() as u64) > size {
+            return Err(io::Error::other("a film needs more bytes than its header"));
+        }
+        file.write_all(&head)?;
+        let mut at = head.len() as u64;
+        while at < size {
+            let (bytes, from) = (filler_block(at / 8), (at % 8) as usize);
+            let most = usize::try_from(size - at).unwrap_or(8).min(8 - from);
+            file.write_all(bytes.get(from..from + most).unwrap_or_default())?;
+            at += most as u64;
+        }
+        file.flush()?;
+        Ok(fixture)
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("film.mp4")
+    }
+
+    /// Whether these are the bytes from `at` on of the film of this video.
+    pub(crate) fn matches_at(at: u64, bytes: &[u8], video: &MediaProfile) -> bool {
+        let head = mp4_head(video);
+        let in_head = head.get(usize::try_from(at).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let (first, remaining) = bytes.split_at(in_head.len().min(bytes.len()));
+        if !in_head.starts_with(first) {
+            return false;
+        }
+        let mut at = at + first.len() as u64;
+        let mut remaining = remaining;
+        while !remaining.is_empty() {
+            let (bytes, from) = (filler_block(at / 8), (at % 8) as usize);
+            let (part, after) = remaining.split_at((8 - from).min(remaining.len()));
+            if !bytes.get(from..).unwrap_or_default().starts_with(part) {
+                return false;
+            }
+            (at, remaining) = (at + part.len() as u64, after);
+        }
+        true
+    }
+}
+
+/// Films that are in use, so that labs side by side share one.
+#[derive(Debug, Default)]
+pub(crate) struct Mp4Fixtures(Mutex<BTreeMap<(DataSize, Duration), Weak<Mp4Fixture>>>);
+
+impl Mp4Fixtures {
+    /// The film of this video.
+    ///
+    /// # Errors
+    /// Those of [`Film::new`].
+    pub(crate) fn get_or_create(&self, video: &MediaProfile) -> io::Result<Arc<Mp4Fixture>> {
+        let poisoned = |_| io::Error::other("another thread has failed with a film");
+        let mut films = self.0.lock().map_err(poisoned)?;
+        films.retain(|_, fixture| fixture.strong_count() > 0);
+        let key = (video.size(), video.duration());
+        if let Some(fixture) = films.get(&key).and_then(Weak::upgrade) {
+            return Ok(fixture);
+        }
+        let fixture = Arc::new(Mp4Fixture::new(video)?);
+        films.insert(key, Arc::downgrade(&fixture));
+        Ok(fixture)
+    }
+}
+
+/// Everything before the first filling byte.
+fn mp4_head(video: &MediaProfile) -> Vec<u8> {
+    let millis = u32::try_from(video.duration().as_millis()).unwrap_or(u32::MAX);
+    let mut mvhd = vec![0; 12];
+    mvhd.extend(1000_u32.to_be_bytes());
+    mvhd.extend(millis.to_be_bytes());
+    mvhd.resize(100, 0);
+    let mut all = mp4_box(b"ftyp", b"isom\0\0\0\0");
+    all.extend(mp4_box(b"moov", &mp4_box(b"mvhd", &mvhd)));
+    // Size 1: the real one stands behind the name (§4.2).
+    let remaining = video.size().bytes().saturating_sub(all.len() as u64);
+    all.extend(1_u32.to_be_bytes());
+    all.extend(b"mdat");
+    all.extend(remaining.to_be_bytes());
+    all
+}
+
+fn mp4_box(name: &[u8; 4], body: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(8 + body.len()).unwrap_or(u32::MAX);
+    [&size.to_be_bytes()[..], name, body].concat()
+}
+
+/// The eight bytes of a place: splitmix64's output function (Steele, Lea, Flood 2014).
+fn filler_block(block: u64) -> [u8; 8] {
+    let mut z = block.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline_core::units::Bitrate;
+
+    fn video(kbit: u64, seconds: u64) -> MediaProfile {
+        MediaProfile::constant(Bitrate::from_bits_per_sec(kbit * 1000), Duration::from_secs(seconds)).unwrap()
+    }
+
+    #[test]
+    fn a_film_is_known_from_any_offset_and_any_other_byte_is_noticed() {
+        let video = video(5455, 1);
+        let fixture = Mp4Fixture::new(&video).unwrap();
+        let bytes = std::fs::read(fixture.path()).unwrap();
+        assert_eq!(bytes.len() as u64, video.size().bytes());
+        for (from, upto) in [(0, 1), (0, bytes.len()), (3, 150), (141, 149), (1001, 1003), (7000, 70_001)] {
+            assert!(Mp4Fixture::matches_at(from as u64, &bytes[from..upto], &video), "{from}..{upto}");
+            let mut other = bytes[from..upto].to_vec();
+            *other.last_mut().unwrap() ^= 1;
+            assert!(!Mp4Fixture::matches_at(from as u64, &other, &video), "{from}..{upto}");
+        }
+        assert!(!Mp4Fixture::matches_at(500, &bytes[501..600], &video));
+    }
+
+    #[test]
+    fn labs_side_by_side_share_a_film_and_it_ends_with_the_last() {
+        let films = Mp4Fixtures::default();
+        let (one, other) =
+            (films.get_or_create(&video(800, 1)).unwrap(), films.get_or_create(&video(800, 1)).unwrap());
+        assert_eq!(one.path(), other.path());
+        let path = films.get_or_create(&video(800, 2)).unwrap().path();
+        assert!(!path.exists() && one.path().exists());
+    }
+}

@@ -1,0 +1,87 @@
+//! How sessions play: what every stream of a proxy has in common.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use marline_core::energy::Model;
+use marline_core::link::LinkKind;
+use marline_core::stream::{Config, Policy};
+use marline_core::units::Power;
+
+use super::{Options, OriginHeaders, SpreadMode, StartMode};
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(super) struct SessionOptions {
+    /// What each stream begins with.
+    pub(super) stream: Config,
+    /// The device whose joules are told; none: none are.
+    pub(super) energy_model: Option<Model>,
+    /// Whether the start is held back; only our own policy does that.
+    pub(super) start_mode: StartMode,
+    /// Whether a client's connections to one host are spread over the links.
+    pub(super) spread_mode: SpreadMode,
+    /// How long nothing may move in a tunnel.
+    pub(super) idle_timeout: Duration,
+    /// Header fields for one origin.
+    pub(super) origin_headers: Option<OriginHeaders>,
+    /// What bytes cost, by interface.
+    pub(super) prices: Vec<(String, u64)>,
+    /// The folder of logs.
+    pub(super) trace_dir: Option<PathBuf>,
+}
+
+impl SessionOptions {
+    pub(super) fn from_options(options: &Options) -> Self {
+        let mut stream = Config { policy: options.policy, objective: options.objective, ..Config::default() };
+        stream.fetch.metered = options.metered;
+        stream.greenbag = options.greenbag;
+        // A real player starts when it likes: it is held elsewhere (`startup_gate`), before its first picture.
+        stream.may_delay_start = false;
+        // Without a model no radio costs anything, and none rests.
+        let no_energy_model = || {
+            let radios: [(LinkKind, _); 0] = [];
+            Model::new("none", radios.into(), Default::default(), Power::ZERO)
+        };
+        if let Some(model) = options.energy_model.clone().or_else(|| no_energy_model().ok()) {
+            stream.energy = model;
+        }
+        Self {
+            stream,
+            start_mode: if options.policy == Policy::Marline { options.start_mode } else { StartMode::Fast },
+            energy_model: options.energy_model.clone(),
+            spread_mode: options.spread_mode,
+            idle_timeout: options.idle_timeout,
+            origin_headers: options.origin_headers.clone(),
+            prices: options.prices.clone(),
+            trace_dir: options.trace_dir.clone(),
+        }
+    }
+    /// The first number for an answer that no log of an earlier run has: those are kept.
+    pub(super) fn first_log_number(&self) -> u64 {
+        let log_files = self.trace_dir.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
+        let number = |name: &str| name.strip_suffix(".ndjson")?.parse::<u64>().ok();
+        let last_number =
+            log_files.into_iter().flatten().flatten().filter_map(|log| number(log.file_name().to_str()?)).max();
+        last_number.unwrap_or(0).saturating_add(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_download::Links;
+
+    use super::*;
+
+    #[test]
+    fn logs_of_earlier_runs_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let options =
+            Options { trace_dir: Some(folder.path().to_owned()), ..Options::new(Links::Named(Vec::new())) };
+        assert_eq!(SessionOptions::from_options(&options).first_log_number(), 1);
+        for name in ["000002.ndjson", "000041.ndjson", "notes.txt", "99.json"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(SessionOptions::from_options(&options).first_log_number(), 42);
+    }
+}

@@ -1,0 +1,332 @@
+//! One answer over one link: to learn what a resource is, and to pass on what cannot be put together from parts.
+//!
+//! In: a URL, the bytes to ask for, the links in the order in which to try them. Out: the head, and the body piece by
+//! piece.
+//!
+//! 1. A link that cannot connect, or breaks before the head, is followed by the next one; an answer is an answer. Once the request
+//!    has left, it is the server that is waited for, for [`FIRST_BYTE`].
+//! 2. Redirects are followed as a download follows them: at most ten, never from https to http, and no further into local networks
+//!    than the server that redirects is ([`Right`]).
+//! 3. A connection whose answer is complete stays with the network for whoever asks next.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{AUTHORIZATION, HeaderValue};
+use marline_core::fetch::{ConnError, ConnErrorKind, ReqId, RequestRange, ResponseHead};
+use marline_core::units::DataSize;
+use marline_download::ClientContext;
+use marline_net::egress::EgressPolicy;
+use marline_net::http::{Connection, Event, GetRequest, ResponseMeta, Sink};
+use marline_net::links::Interface;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use url::Url;
+
+use super::upstream_headers::UpstreamHeaders;
+
+/// An answer whose head has come.
+pub(super) struct SingleLinkResponse {
+    network: Rc<ClientContext>,
+    interface: Option<Interface>,
+    connection: Option<Connection>,
+    scratch: Vec<u8>,
+    pub(super) head: ResponseHead,
+    pub(super) described: ResponseMeta,
+    /// Where it came from, behind all redirects.
+    pub(super) url: Url,
+    /// What this URL may be connected to.
+    pub(super) right: EgressPolicy,
+    /// The server that answers.
+    server: IpAddr,
+    /// Bytes of the body that were looked at, and not taken yet.
+    peeked: Bytes,
+    /// Why no more come; it is reported behind the first bytes.
+    error: Option<ConnError>,
+}
+
+/// How looking at the first bytes of a body has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PeekOutcome {
+    Enough,
+    /// The body has ended.
+    Ended,
+    Failed,
+}
+
+/// What is asked.
+#[derive(Clone)]
+pub(super) struct SingleLinkRequest {
+    pub(super) url: Url,
+    pub(super) headers: UpstreamHeaders,
+    /// A value for Authorization; it goes to the first host only.
+    pub(super) authorization: Option<HeaderValue>,
+    pub(super) ask: RequestRange,
+    /// What the URL may lead to.
+    pub(super) right: EgressPolicy,
+    /// How long each link has until the request has left or the head has come, names and handshakes included.
+    pub(super) timeout: Duration,
+    /// Whether the request has left on a connection: from then on it is the server that waits.
+    pub(super) is_sent: Rc<Cell<bool>>,
+}
+
+impl SingleLinkResponse {
+    /// Asks over the first link that works; `links` has none for a host on this machine. A link on which the request has left stays
+    /// in use beside the next one: the server may be slow, and another request to it no faster.
+    ///
+    /// # Errors
+    /// The last link's trouble.
+    pub(super) async fn request(
+        network: &Rc<ClientContext>,
+        links: &[Option<Interface>],
+        request: &SingleLinkRequest,
+    ) -> Result<Self, ConnError> {
+        let mut last_error = ConnError { kind: ConnErrorKind::Unreachable, text: "no link can be used".to_owned() };
+        let mut forbidden = None;
+        let last_deadline = Instant::now() + FIRST_BYTE_TIMEOUT.max(request.timeout);
+        let mut pending = JoinSet::new();
+        for (n, interface) in links.iter().enumerate() {
+            let (network, interface, link_request) = (Rc::clone(network), interface.clone(), request.clone());
+            let (sent, timeout) = (Rc::clone(&link_request.is_sent), link_request.timeout);
+            let text = format!("{}: no answer in time", link_request.url.host_str().unwrap_or_default());
+            pending
+                .spawn_local(async move { Self::request_over(&network, interface.as_ref(), &link_request).await });
+            let is_last = n + 1 == links.len();
+            let mut deadline = Instant::now() + timeout;
+            loop {
+                match timeout_at(deadline, pending.join_next()).await {
+                    Ok(Some(Ok(Ok(response)))) => return Ok(response),
+                    Ok(Some(Ok(Err(error)))) if error.is_refusal() => forbidden = Some(error),
+                    Ok(Some(Ok(Err(error)))) => last_error = error,
+                    Ok(Some(Err(_)) | None) => {}
+                    Err(_) if is_last && sent.get() && deadline < last_deadline => {
+                        deadline = last_deadline;
+                        continue;
+                    }
+                    Err(_) => {
+                        last_error = ConnError { kind: ConnErrorKind::TimedOut, text };
+                        if !sent.get() {
+                            pending = JoinSet::new();
+                        }
+                        break;
+                    }
+                }
+                if pending.is_empty() || !is_last {
+                    break;
+                }
+            }
+        }
+        Err(forbidden.unwrap_or(last_error))
+    }
+
+    async fn request_over(
+        network: &Rc<ClientContext>,
+        interface: Option<&Interface>,
+        request: &SingleLinkRequest,
+    ) -> Result<Self, ConnError> {
+        let (mut url, mut right) = (request.url.clone(), request.right);
+        for _ in 0..=MAX_REDIRECTS {
+            let (response, location) = match Self::try_once(network, interface, request, (&url, right), false).await
+            {
+                // An idle connection may have been closed the moment before: once more, on a new one.
+                Err(error) if matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::Reset) => {
+                    Self::try_once(network, interface, request, (&url, right), true).await?
+                }
+                Err(ConnError { kind: ConnErrorKind::Http1Required, .. }) => {
+                    network.use_http1_for(&url, interface);
+                    Self::try_once(network, interface, request, (&url, right), true).await?
+                }
+                outcome => outcome?,
+            };
+            let Some(location) = location.filter(|_| (300..400).contains(&response.head.status)) else {
+                return Ok(response);
+            };
+            let protocol_error = |text: String| ConnError { kind: ConnErrorKind::Protocol, text };
+            let next =
+                url.join(&location).map_err(|error| protocol_error(format!("the redirect is no URL: {error}")))?;
+            // Within one host a redirect says nothing new of where it is.
+            if url.host() != next.host() {
+                right = right.referred_by(response.server);
+            }
+            match (url.scheme(), next.scheme()) {
+                ("https", "http") => {
+                    return Err(protocol_error("the redirect from https to http is not followed".to_owned()));
+                }
+                (_, "http" | "https") => url = next,
+                (_, scheme) => {
+                    return Err(protocol_error(format!("the redirect to a `{scheme}` URL cannot be followed")));
+                }
+            }
+        }
+        Err(ConnError { kind: ConnErrorKind::Protocol, text: "redirects without end".to_owned() })
+    }
+
+    async fn try_once(
+        network: &Rc<ClientContext>,
+        interface: Option<&Interface>,
+        request: &SingleLinkRequest,
+        (url, right): (&Url, EgressPolicy),
+        must_dial: bool,
+    ) -> Result<(Self, Option<String>), ConnError> {
+        let mut connection = if must_dial {
+            network.dial_new(url, interface, right).await?
+        } else {
+            network.dial(url, interface, right).await?
+        };
+        let server = connection.peer_addr().ip();
+        let host = url.host_str().unwrap_or_default();
+        let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
+        let mut headers = request.headers.headers_for(url);
+        let is_same_origin = url.origin() == request.url.origin();
+        headers
+            .extend(request.authorization.clone().filter(|_| is_same_origin).map(|login| (AUTHORIZATION, login)));
+        request.headers.cookie_jar.add_to_headers(url, &mut headers);
+        connection.request(
+            REQUEST_ID,
+            &GetRequest { path_and_query, authority, range: request.ask, if_range: None, headers },
+        );
+        request.is_sent.set(true);
+        let mut scratch = vec![0; SCRATCH_SIZE];
+        let event =
+            poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut ChunkSink::default(), DataSize::ZERO)).await;
+        match event {
+            Event::Head { head, location, meta: described, .. } => {
+                request.headers.cookie_jar.store_cookies(url, &described.set_cookies);
+                let response = Self {
+                    network: Rc::clone(network),
+                    interface: interface.cloned(),
+                    connection: Some(connection),
+                    scratch,
+                    head,
+                    described: *described,
+                    url: url.clone(),
+                    right,
+                    server,
+                    peeked: Bytes::new(),
+                    error: None,
+                };
+                Ok((response, location))
+            }
+            Event::Aborted { error: trouble, .. } | Event::Closed { error: trouble } => Err(trouble),
+            Event::Data { .. } | Event::End { .. } => {
+                Err(ConnError { kind: ConnErrorKind::Protocol, text: "an answer without a head".to_owned() })
+            }
+        }
+    }
+
+    /// What the addresses in its body may lead to.
+    pub(super) fn list_right(&self) -> EgressPolicy {
+        self.right.referred_by(self.server)
+    }
+
+    /// The next piece of the body; none: it is complete.
+    ///
+    /// # Errors
+    /// It broke off.
+    pub(super) async fn next_chunk(&mut self) -> Option<Result<Bytes, ConnError>> {
+        if !self.peeked.is_empty() {
+            return Some(Ok(std::mem::take(&mut self.peeked)));
+        }
+        if let Some(error) = self.error.take() {
+            return Some(Err(error));
+        }
+        self.read_chunk().await
+    }
+
+    /// Takes bytes in until there are enough of them, or the end; they stay.
+    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> PeekOutcome {
+        while !is_enough(&self.peeked) {
+            match self.read_chunk().await {
+                Some(Ok(bytes)) => self.peeked = concat(std::mem::take(&mut self.peeked), bytes),
+                Some(Err(error)) => {
+                    self.error = Some(error);
+                    return PeekOutcome::Failed;
+                }
+                None if self.error.is_some() => return PeekOutcome::Failed,
+                None => return PeekOutcome::Ended,
+            }
+        }
+        PeekOutcome::Enough
+    }
+
+    /// The bytes that have been taken in.
+    pub(super) fn peeked(&self) -> &[u8] {
+        &self.peeked
+    }
+
+    async fn read_chunk(&mut self) -> Option<Result<Bytes, ConnError>> {
+        let mut sink = ChunkSink::default();
+        loop {
+            let connection = self.connection.as_mut()?;
+            connection.accept(REQUEST_ID, None);
+            let max_read = DataSize::from_bytes(SCRATCH_SIZE as u64);
+            let event = poll_fn(|cx| connection.poll_event(cx, &mut self.scratch, &mut sink, max_read)).await;
+            match event {
+                Event::Data { .. } => {
+                    if let Some(interface) = &self.interface {
+                        self.network.traffic.add_received(&interface.name, sink.0.len() as u64);
+                    }
+                    return Some(Ok(Bytes::from(sink.0)));
+                }
+                Event::End { .. } => {
+                    if let Some(connection) = self.connection.take().filter(|_| !self.head.closes_connection) {
+                        self.network.keep_idle(&self.url, self.interface.as_ref(), connection);
+                    }
+                    return None;
+                }
+                Event::Head { .. } => {}
+                Event::Aborted { error, .. } | Event::Closed { error } => {
+                    self.connection = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Reads a short body to its end, so that the connection can be used again; a long one is dropped with it.
+    pub(super) async fn drain(mut self) {
+        if self.head.length.is_some_and(|length| length <= MAX_DRAIN) {
+            // Nobody waits for a server that sends a head and keeps its body.
+            let _ =
+                tokio::time::timeout(DRAIN_TIMEOUT, async { while let Some(Ok(_)) = self.next_chunk().await {} })
+                    .await;
+        }
+    }
+}
+
+/// Bytes with more behind them, in the memory of the first ones if there is room.
+pub(super) fn concat(first: Bytes, next: Bytes) -> Bytes {
+    if first.is_empty() {
+        return next;
+    }
+    let mut joined_bytes = BytesMut::from(first);
+    joined_bytes.extend_from_slice(&next);
+    joined_bytes.freeze()
+}
+
+/// Bytes of one turn.
+#[derive(Default)]
+struct ChunkSink(Vec<u8>);
+
+impl Sink for ChunkSink {
+    fn body(&mut self, _: ReqId, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// The one request of a connection at a time.
+const REQUEST_ID: ReqId = ReqId(u32::MAX);
+const SCRATCH_SIZE: usize = 64 * 1024;
+const MAX_DRAIN: DataSize = DataSize::from_kib(64);
+/// chosen: a round trip of a slow link; a connection costs no more.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_REDIRECTS: u32 = 10;
+/// As long as players wait for an answer; an outage of all links is shorter, or worth a message.
+pub(super) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a request to leave over a link. chosen: three times what a satellite link takes.
+pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,0 +1,449 @@
+//! Hold-back: one longer wait at the start, where the links cannot carry a video while it plays.
+//!
+//! In: what is known of the video, what has come of it, what the links promise. Out: how far the player is served.
+//!
+//! 1. A real player starts when it likes, and a browser with next to nothing. So it is held before its first picture or
+//!    sound: it gets the container's head, from which the video is known, and nothing behind that.
+//! 2. It is let go as soon as the bytes come faster than they would be played and [`CUSHION`] of the video is there in
+//!    order, well within a second over links that are good enough: pieces of several links do not come evenly, and who
+//!    starts with nothing stops at once. Otherwise it waits until all links are known, a few seconds.
+//! 3. Then the whole rest is looked at ([`Profile::keeps_up`]). It is held only if it would stop for sure (by the rates
+//!    that were seen and twice their doubt), and only if [`LONGEST`] is enough for it to play to its end in one go: a
+//!    longer wait would save no stall. Once it is, it starts when the rates that were seen bring everything in time with
+//!    [`MARGIN`] to spare: who has waited and stops all the same has waited for nothing.
+//! 4. Never after a seek, never twice, never without a container's word, and not with `--start fast`.
+//!
+//! The core's own hold-back (at the low threshold of a player that it models) was not used: what a real player has got it
+//! has, and no model keeps it from starting with that.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::task::{Context, Waker};
+
+use marline_core::playback::{MediaProfile, Timing};
+use marline_core::stream::RateForecast;
+use marline_core::units::{Bitrate, DataSize, Duration, Instant};
+
+use super::session::Session;
+
+/// Whether a player that the links cannot carry is held back at its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StartMode {
+    /// One longer wait instead of several.
+    #[default]
+    Smooth,
+    /// At once, whatever comes.
+    Fast,
+}
+
+/// The word is no start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no start: smooth or fast")]
+pub struct UnknownStartMode(String);
+
+impl std::str::FromStr for StartMode {
+    type Err = UnknownStartMode;
+    fn from_str(name: &str) -> Result<Self, UnknownStartMode> {
+        match name {
+            "smooth" => Ok(Self::Smooth),
+            "fast" => Ok(Self::Fast),
+            _ => Err(UnknownStartMode(name.to_owned())),
+        }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct StartupGate {
+    state: RefCell<GateState>,
+    wakers: RefCell<Vec<Waker>>,
+}
+
+#[derive(Debug)]
+enum GateState {
+    /// Nothing of the video itself has been served. How much was read beyond its beginning by answers that began there.
+    Preroll { index_bytes: u64 },
+    /// Nothing from this offset on is served. `chosen`: because it would stop for sure, not only until that is known.
+    Held { held_from: u64, since: Instant, samples: VecDeque<(Instant, u64)>, is_committed: bool },
+    /// It has begun.
+    Released,
+}
+
+/// What is known of a video that is held.
+pub(super) struct HeldVideo<'a> {
+    pub(super) profile: &'a MediaProfile,
+    /// Everything before it is here.
+    pub(super) in_order_end: u64,
+    /// All bytes that are here, those beyond a gap as well.
+    pub(super) received: u64,
+    /// No more can be held.
+    pub(super) is_full: bool,
+    pub(super) forecast: Option<RateForecast>,
+}
+
+/// What follows from it.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum StartDecision {
+    /// It goes on waiting: how long yet, if that is known; what the links bring, and what the video needs.
+    Wait { waited: Duration, remaining: Option<Duration>, supply: Bitrate, demand: Bitrate },
+    /// It starts, after this time.
+    Start(Duration),
+}
+
+impl StartupGate {
+    pub(super) fn new(start: StartMode) -> Self {
+        let state =
+            if start == StartMode::Smooth { GateState::Preroll { index_bytes: 0 } } else { GateState::Released };
+        Self { state: RefCell::new(state), wakers: RefCell::default() }
+    }
+
+    /// Whether it is held now.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(*self.state.borrow(), GateState::Held { .. })
+    }
+
+    /// Whether an answer that began at `from` is held.
+    pub(super) fn is_holding(&self, from: u64) -> bool {
+        matches!(*self.state.borrow(), GateState::Held { held_from, .. } if from <= held_from)
+    }
+
+    /// Whether there is nothing left to hold.
+    pub(super) fn is_released(&self) -> bool {
+        matches!(*self.state.borrow(), GateState::Released)
+    }
+
+    /// How many of `len` bytes at `at` may go to the player, in an answer that began at `from`. `media_handler`: where the video
+    /// itself begins, once it is known; before that nothing is held.
+    pub(super) fn admit_bytes(
+        &self,
+        now: Instant,
+        from: u64,
+        offset: u64,
+        len: u64,
+        media_start: Option<u64>,
+    ) -> u64 {
+        let mut state = self.state.borrow_mut();
+        match &mut *state {
+            GateState::Released => len,
+            GateState::Held { held_from: limit, .. } if from <= *limit => limit.saturating_sub(offset).min(len),
+            GateState::Held { .. } => len,
+            GateState::Preroll { index_bytes: elsewhere } => match media_start {
+                Some(media) if from <= media => {
+                    if offset + len > media {
+                        *state = GateState::Held {
+                            held_from: media,
+                            since: now,
+                            samples: VecDeque::new(),
+                            is_committed: false,
+                        };
+                    }
+                    media.saturating_sub(offset).min(len)
+                }
+                Some(_) => {
+                    *elsewhere += len;
+                    if *elsewhere > MAX_INDEX_BYTES {
+                        *state = GateState::Released;
+                    }
+                    len
+                }
+                None => len,
+            },
+        }
+    }
+
+    /// Whoever waits for more room is called when there is some.
+    pub(super) fn register_waker(&self, cx: &Context<'_>) {
+        let mut waiting = self.wakers.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+    }
+
+    /// Looks at a video that is held; none: none is.
+    pub(super) fn poll_decision(&self, now: Instant, buffered: &HeldVideo<'_>) -> Option<StartDecision> {
+        let decision = match &mut *self.state.borrow_mut() {
+            GateState::Held { since, samples, is_committed, .. } => {
+                while samples.len() > 1 && samples.get(1).is_some_and(|(at, _)| now.since(*at) >= RATE_WINDOW) {
+                    samples.pop_front();
+                }
+                samples.push_back((now, buffered.received));
+                let decision = judge(now, *since, *is_committed, samples, buffered);
+                *is_committed |= matches!(decision, StartDecision::Wait { remaining: Some(_), .. });
+                decision
+            }
+            _ => return None,
+        };
+        if matches!(decision, StartDecision::Start(_)) {
+            self.release();
+        }
+        Some(decision)
+    }
+
+    /// The player is served from now on.
+    pub(super) fn release(&self) {
+        *self.state.borrow_mut() = GateState::Released;
+        self.wake_all();
+    }
+
+    /// Calls whoever waits.
+    pub(super) fn wake_all(&self) {
+        self.wakers.borrow_mut().drain(..).for_each(Waker::wake);
+    }
+}
+
+impl fmt::Display for StartDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wait { remaining, supply, demand, .. } => {
+                f.write_str("held back: ")?;
+                if let Some(yet) = remaining {
+                    write!(f, "{:.0} s expected, ", yet.as_secs_f64().ceil())?;
+                }
+                let (supply_mbps, demand_mbps) = (supply.as_mbps_f64(), demand.as_mbps_f64());
+                write!(f, "the links bring {supply_mbps:.1} of {demand_mbps:.1} Mbit/s")
+            }
+            Self::Start(waited) => {
+                write!(f, "ranges over all links; the start was held back for {:.1} s", waited.as_secs_f64())
+            }
+        }
+    }
+}
+
+impl Session {
+    /// How many of `len` bytes at `at` may go to the player now, in an answer that began at `from`.
+    pub(super) fn deliverable_bytes(&self, from: u64, offset: u64, len: u64) -> u64 {
+        // Segments of a list are no video of their own.
+        if self.startup_gate.is_released() || self.max_window.get() != DataSize::MAX {
+            return len;
+        }
+        let was_held = self.startup_gate.is_held();
+        let media_start = self.player_estimator.borrow().media_start(self.total());
+        let allowed = self.startup_gate.admit_bytes(self.now(), from, offset, len, media_start);
+        if self.startup_gate.is_held() && !was_held {
+            self.player_estimator.borrow_mut().set_held(self.now(), true);
+        }
+        allowed
+    }
+
+    /// Looks at whether an answer should go on waiting, with so much room for what waits; none: it does not wait.
+    pub(super) fn startup_decision(
+        &self,
+        id: u64,
+        forecast: Option<RateForecast>,
+        window: DataSize,
+    ) -> Option<StartDecision> {
+        let (read_end, in_order, out_of_order) = {
+            let plays = self.active_responses.borrow();
+            let (range, reader) = plays.get(&id)?;
+            reader.upgrade().filter(|_| self.startup_gate.is_holding(range.start))?.buffered()
+        };
+        let decision = {
+            let estimator = self.player_estimator.borrow();
+            let received = read_end + in_order + out_of_order;
+            let is_full = DataSize::from_bytes(in_order + out_of_order) + FULL_MARGIN >= window;
+            let buffered = HeldVideo {
+                profile: estimator.profile()?,
+                in_order_end: read_end + in_order,
+                received,
+                is_full,
+                forecast,
+            };
+            self.startup_gate.poll_decision(self.now(), &buffered)?
+        };
+        if matches!(decision, StartDecision::Start(_)) {
+            self.release_startup();
+        }
+        Some(decision)
+    }
+
+    /// The player is served.
+    pub(super) fn release_startup(&self) {
+        self.startup_gate.release();
+        self.player_estimator.borrow_mut().set_held(self.now(), false);
+    }
+}
+
+fn judge(
+    now: Instant,
+    since: Instant,
+    is_committed: bool,
+    samples: &VecDeque<(Instant, u64)>,
+    buffered: &HeldVideo<'_>,
+) -> StartDecision {
+    let waited = now.since(since);
+    let (video, frontier) = (buffered.profile, buffered.in_order_end);
+    let shortfall = |rate: Bitrate, margin: Duration| match video.timing_at_rate(frontier, rate, Duration::ZERO) {
+        Timing::Spare(spare) => margin.saturating_sub(spare),
+        Timing::Late(late) => late.saturating_add(margin),
+    };
+    let lateness = |rate: Bitrate| shortfall(rate, Duration::ZERO);
+    let (first, received_then) = samples.front().copied().unwrap_or((now, buffered.received));
+    let observed_rate =
+        DataSize::from_bytes(buffered.received.saturating_sub(received_then)) / now.since(first).max(MIN_ELAPSED);
+    let forecast = buffered.forecast;
+    let supply = forecast.map_or(observed_rate, |promise| promise.rate);
+    let remaining = forecast.map(|promise| {
+        let would_stall = is_committed || !lateness(promise.rate + promise.std_error * 2).is_zero();
+        if would_stall { shortfall(promise.rate, START_MARGIN) } else { Duration::ZERO }
+    });
+    let has_cushion = video.time_at(frontier) >= MIN_START_BUFFER.min(video.duration());
+    let can_start_early = !is_committed
+        && waited >= MIN_OBSERVATION
+        && has_cushion
+        && lateness(observed_rate - observed_rate / 10).is_zero();
+    let can_start = buffered.is_full
+        || can_start_early
+        || match remaining {
+            Some(yet) => yet.is_zero() || waited.saturating_add(yet) > MAX_HOLD,
+            None => waited > FORECAST_TIMEOUT,
+        };
+    if can_start {
+        StartDecision::Start(waited)
+    } else {
+        StartDecision::Wait { waited, remaining, supply, demand: video.mean_rate() }
+    }
+}
+
+/// The longest wait that is chosen freely.
+const MAX_HOLD: Duration = Duration::from_secs(30);
+/// What is left of the video at its tightest point. chosen: as the core's own hold-back has it; over kernel TCP, where
+/// rates are known to a hundredth or two and rather too low, a second more was only waited for.
+const START_MARGIN: Duration = Duration::from_millis(300);
+/// A rate is looked at for at least so long. chosen: four round trips of a good link.
+const MIN_OBSERVATION: Duration = Duration::from_millis(200);
+/// What a player starts with. chosen: mpv, which starts with its first frame, then plays on over two links of 4 Mbit/s and
+/// 20 and 50 ms a video of 6 Mbit/s; with less it stops within the first second.
+const MIN_START_BUFFER: Duration = Duration::from_millis(500);
+/// And forgotten after this.
+const RATE_WINDOW: Duration = Duration::from_millis(1000);
+const MIN_ELAPSED: Duration = Duration::from_millis(1);
+/// Links that are not known by then will not be soon.
+const FORECAST_TIMEOUT: Duration = Duration::from_secs(8);
+/// An answer that begins elsewhere and takes no more than this is for an index at the end of the file. chosen: the
+/// index of an MP4 of an hour and a half.
+const MAX_INDEX_BYTES: u64 = 4 << 20;
+/// A window with less room than that is full: a piece of a few links.
+const FULL_MARGIN: DataSize = DataSize::from_kib(256);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD_LEN: u64 = 10_000;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn mbps(rate: u64) -> Bitrate {
+        Bitrate::from_mbps(rate)
+    }
+
+    /// A minute of 8 Mbit/s: a byte a microsecond.
+    fn video() -> MediaProfile {
+        MediaProfile::constant(mbps(8), Duration::from_secs(60)).unwrap()
+    }
+
+    /// Held from its first picture on, over links that bring so many Mbit/s and are known after five seconds: how it goes on.
+    fn run_gate(rate: u64) -> (Option<StartDecision>, Duration) {
+        let (hold, video) = (StartupGate::new(StartMode::Smooth), video());
+        assert_eq!(hold.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN)), HEAD_LEN);
+        let mut first_wait = None;
+        for millis in (0..60_000).step_by(100) {
+            let received = rate * millis * 125;
+            let forecast = (millis >= 5000).then(|| RateForecast { rate: mbps(rate), std_error: Bitrate::ZERO });
+            let buffered =
+                HeldVideo { profile: &video, in_order_end: received, received, is_full: false, forecast };
+            match hold.poll_decision(at(millis), &buffered).unwrap() {
+                StartDecision::Start(waited) => return (first_wait, waited),
+                waits @ StartDecision::Wait { remaining: Some(_), .. } => first_wait = first_wait.or(Some(waits)),
+                StartDecision::Wait { .. } => {}
+            }
+        }
+        panic!("never");
+    }
+
+    #[test]
+    fn links_that_are_good_enough_start_at_once() {
+        assert_eq!(run_gate(10), (None, Duration::from_millis(400)));
+        assert_eq!(run_gate(40), (None, MIN_OBSERVATION));
+    }
+
+    #[test]
+    fn one_wait_is_as_long_as_it_must_be() {
+        let (known, waited) = run_gate(6);
+        // 60 MB at 6 Mbit/s are there after 80 s.
+        let remaining = Duration::from_secs(15) + START_MARGIN;
+        assert_eq!(
+            known,
+            Some(StartDecision::Wait {
+                waited: Duration::from_secs(5),
+                remaining: Some(remaining),
+                supply: mbps(6),
+                demand: mbps(8)
+            })
+        );
+        assert!(
+            waited.abs_diff(Duration::from_secs(20) + START_MARGIN) <= Duration::from_millis(100),
+            "{waited:?}"
+        );
+    }
+
+    #[test]
+    fn a_wait_that_would_save_nothing_is_none() {
+        // 60 MB at 4 Mbit/s would take 60 s more.
+        assert_eq!(run_gate(4), (None, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn once_it_waits_neither_a_burst_nor_a_doubt_lets_it_start_too_early() {
+        let (hold, video) = (StartupGate::new(StartMode::Smooth), video());
+        hold.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN));
+        let promise = |doubt| Some(RateForecast { rate: mbps(6), std_error: doubt });
+        let decide = |millis: u64, doubt, burst: u64| {
+            let received = 6 * millis * 125 + burst;
+            let buffered = HeldVideo {
+                profile: &video,
+                in_order_end: received,
+                received,
+                is_full: false,
+                forecast: promise(doubt),
+            };
+            hold.poll_decision(at(millis), &buffered).unwrap()
+        };
+        assert!(matches!(decide(5000, Bitrate::ZERO, 0), StartDecision::Wait { .. }));
+        for millis in (5100..20_000).step_by(100) {
+            let burst = if millis % 1000 == 0 { 300_000 } else { 0 };
+            let verdict = decide(millis, mbps(2), burst);
+            assert!(matches!(verdict, StartDecision::Wait { .. }), "{millis}: {verdict:?}");
+        }
+        assert!(matches!(decide(20_400, mbps(2), 0), StartDecision::Start(_)));
+    }
+
+    #[test]
+    fn the_head_passes_and_the_first_picture_does_not() {
+        let hold = StartupGate::new(StartMode::Smooth);
+        assert_eq!(hold.admit_bytes(at(0), 0, 0, 4000, None), 4000);
+        assert_eq!(hold.admit_bytes(at(0), 0, 4000, 9000, Some(HEAD_LEN)), 6000);
+        assert!(hold.is_held());
+        assert_eq!(hold.admit_bytes(at(1), 0, HEAD_LEN, 3000, Some(HEAD_LEN)), 0);
+        // An index at the end of the file is served.
+        assert_eq!(hold.admit_bytes(at(2), 900_000, 900_000, 3000, Some(HEAD_LEN)), 3000);
+        hold.release();
+        assert_eq!(hold.admit_bytes(at(3), 0, HEAD_LEN, 3000, Some(HEAD_LEN)), 3000);
+    }
+
+    #[test]
+    fn who_begins_elsewhere_or_wants_no_wait_is_never_held() {
+        let hold = StartupGate::new(StartMode::Smooth);
+        for n in 0..=MAX_INDEX_BYTES / 1000 {
+            assert_eq!(hold.admit_bytes(at(0), 1 << 30, n * 1000, 1000, Some(HEAD_LEN)), 1000);
+        }
+        assert!(hold.is_released());
+        assert_eq!(hold.admit_bytes(at(0), 0, HEAD_LEN, 1000, Some(HEAD_LEN)), 1000);
+        assert_eq!(StartupGate::new(StartMode::Fast).admit_bytes(at(0), 0, HEAD_LEN, 1000, Some(HEAD_LEN)), 1000);
+        assert_eq!("fast".parse(), Ok(StartMode::Fast));
+        assert!("Fast".parse::<StartMode>().is_err());
+    }
+}

@@ -1,0 +1,111 @@
+//! The shared 802.11 medium: what frames cost, who gets how much.
+
+use super::*;
+
+/// Payload rate towards the client with so many small datagrams back for every 8.
+fn downlink_rate_in_shared_cell(preset: &str, small_per_eight: u64) -> f64 {
+    let mut link = parse_link(&format!("wifi,medium={preset}"));
+    let mut now = ms(0);
+    let (mut delivered, mut small_due, mut n) = (0_u64, 0, 0);
+    for _ in 0..20 {
+        link.push(Direction::Down, NumberedPacket { number: n, bytes: 1492 }, now);
+    }
+    while now < ms(20_000) {
+        now = link.next_event().unwrap();
+        while let Some((direction, _)) = link.pop(now) {
+            if direction == Direction::Up {
+                continue;
+            }
+            n += 1;
+            delivered += 1;
+            link.push(Direction::Down, NumberedPacket { number: n, bytes: 1492 }, now);
+            small_due += small_per_eight;
+            if small_due >= 8 {
+                small_due -= 8;
+                link.push(Direction::Up, NumberedPacket { number: n, bytes: 52 }, now);
+            }
+        }
+    }
+    assert!(is_conserved(&link));
+    (delivered * 1464 * 8) as f64 / 20e6
+}
+
+#[test]
+fn small_frames_cost_a_shared_cell_what_the_paper_measured() {
+    // The emulator's own figures; Super-aggregation figure 2(a): from 20 down to 15 at 4 of 8.
+    for (back, expected) in [(0, 19.1), (1, 17.9), (2, 16.8), (4, 14.9), (8, 12.1)] {
+        let ours = downlink_rate_in_shared_cell("11g-mixed", back);
+        assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
+    }
+    for (back, expected) in [(0, 5.93), (1, 5.65), (2, 5.41), (4, 4.99), (8, 4.26)] {
+        let ours = downlink_rate_in_shared_cell("11b", back);
+        assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
+    }
+    for (medium, back, expected) in [("11g", 0, 29.8), ("11b-rts", 0, 4.42), ("11b-paper", 8, 3.39)] {
+        let ours = downlink_rate_in_shared_cell(medium, back);
+        assert!((ours / expected - 1.0).abs() < 0.03, "{medium}, {back} of 8: {ours} instead of {expected}");
+    }
+}
+
+#[test]
+fn two_saturated_stations_share_a_cell_in_equal_frames() {
+    let mut link = parse_link("wifi,medium=11g");
+    for n in 0..4000 {
+        let now = Instant::from_nanos(n * 500_000);
+        for direction in Direction::BOTH {
+            link.push(direction, full_packet(n), now);
+            link.push(direction, full_packet(n), now);
+        }
+        while link.pop(now).is_some() {}
+    }
+    let [down, up] = Direction::BOTH.map(|direction| link.stats(direction));
+    let (a, b) = (down.delivered.packets, up.delivered.packets);
+    assert!(a.abs_diff(b) * 20 < a, "{a} and {b}");
+    assert!(is_conserved(&link));
+    let busy = down.airtime + up.airtime;
+    assert!(busy > Duration::from_millis(1500) && busy < Duration::from_millis(2100), "{busy:?}");
+}
+
+#[test]
+fn a_held_cell_is_silent_and_goes_on() {
+    let mut link = parse_link("wifi,medium=11g");
+    link.change(&LinkEventKind::Hold, ms(1));
+    link.push(Direction::Down, full_packet(0), ms(2));
+    assert_eq!((link.next_event(), link.pop(ms(50))), (None, None));
+    link.change(&LinkEventKind::Restore, ms(60));
+    let due = link.next_event().unwrap();
+    assert!(due > ms(60) && due < ms(61), "{due}");
+    assert!(link.pop(due).is_some());
+}
+
+#[test]
+fn a_station_sends_nothing_in_the_past_when_its_rate_comes_back() {
+    let mut link = parse_link("wifi,medium=11g");
+    link.change(&LinkEventKind::Rate(Bitrate::ZERO), ms(0));
+    link.push(Direction::Up, full_packet(0), ms(1));
+    link.push(Direction::Down, full_packet(1), ms(1));
+    assert_eq!((link.next_event(), link.pop(ms(50))), (None, None));
+    // The other side sends meanwhile; the rate that comes back while nobody looks counts from its own moment.
+    link.schedule(ms(60), LinkEventKind::UplinkRate(Bitrate::from_mbps(54)));
+    link.schedule(ms(80), LinkEventKind::Rate(Bitrate::from_mbps(54)));
+    let mut out = Vec::new();
+    drain(&mut link, ms(100), &mut out);
+    let [(first, up), (second, down)] = out[..] else { panic!("{out:?}") };
+    assert_eq!((up.number, down.number), (0, 1));
+    assert!(first > ms(60) && first < ms(61) && second > ms(80) && second < ms(81), "{first} {second}");
+}
+
+#[test]
+fn a_drop_by_codel_does_not_make_what_was_foretold_late() {
+    // Large and small frames take turns in a queue that stands; behind a dropped large one a small one comes sooner.
+    let mut link = parse_link("wifi,medium=11b,codel");
+    for n in 0..2000 {
+        let now = Instant::from_nanos(n * 500_000);
+        link.push(Direction::Down, NumberedPacket { number: n, bytes: if n % 2 == 0 { 1500 } else { 20 } }, now);
+        let foretold = link.next_event().unwrap();
+        if let Some((due, _, packet)) = link.pop_due(now + Duration::from_micros(499)) {
+            assert!(foretold <= due, "{foretold} {due} {packet:?}");
+        }
+    }
+    assert!(link.stats(Direction::Down).dropped_codel.packets > 10);
+}

@@ -1,0 +1,93 @@
+//! Requests: what the client sends, until the server has heard it.
+//!
+//! 1. A request is one packet. One that is not acknowledged is sent again on its subflow after a retransmission timeout,
+//!    doubled each time; after [`STALE`] of them it goes over another subflow as well, a backup if there is nothing else.
+//! 2. Whoever waits for an answer of which nothing has come for [`PATIENCE`] asks whether anybody is there, as protocols
+//!    with pings do. This is what tells of a path that died while the server had something to send over it.
+
+use marline_core::units::{DataSize, Duration};
+
+use super::{ConnStage, Event, KernelModel};
+
+impl KernelModel {
+    pub(super) fn client_request(&mut self, conn: usize, size: DataSize) {
+        let state = &mut self.conns[conn];
+        state.requested_end += size.bytes();
+        state.pending_request = Some(size);
+        let progress = [state.requested_end, state.reassembly.next_offset()];
+        self.schedule_event(self.now + PING_INTERVAL, Event::Ping(conn, progress));
+        self.send_on_best_subflow(conn);
+    }
+
+    /// A request goes over the subflow that looks best: no stale one, and a backup only if there is nothing else.
+    fn send_on_best_subflow(&mut self, conn: usize) {
+        let best = self.conns[conn].subflows.iter().copied().filter(|sub| self.subflows[*sub].is_open_at_client);
+        let best = best
+            .min_by_key(|sub| (self.subflows[*sub].timeouts >= STALE_TIMEOUTS, self.subflows[*sub].client_backup));
+        if let Some(sub) = best.filter(|sub| self.subflows[*sub].request_bytes_unacked == 0) {
+            self.send_request(sub, 0);
+        }
+    }
+
+    fn send_request(&mut self, sub: usize, attempt: u32) {
+        self.subflows[sub].request_bytes_unacked = REQUEST_BYTES;
+        if let Some(arrival) = self.send_control(self.subflows[sub].link) {
+            self.schedule_event(arrival, Event::RequestArrived(sub));
+        }
+        let rto = (self.subflows[sub].rtt + MIN_RTO) * (1 << attempt.min(MAX_BACKOFF));
+        self.schedule_event(self.now + rto, Event::RequestTimeout(sub, attempt));
+    }
+
+    /// The server has got a request, perhaps not for the first time.
+    pub(super) fn on_request(&mut self, sub: usize) {
+        let (conn, link) = (self.subflows[sub].conn, self.subflows[sub].link);
+        if let Some(size) = self.conns[conn].pending_request.take() {
+            self.conns[conn].sendable_end += size.bytes();
+            self.schedule_data(conn);
+        }
+        if self.links[link].carries_response(self.now) {
+            self.schedule_event(self.now + self.links[link].one_way_delay(), Event::RequestAcked(sub));
+        }
+    }
+
+    /// A retransmission timeout of the client.
+    pub(super) fn on_request_timeout(&mut self, sub: usize, attempt: u32) {
+        let conn = self.subflows[sub].conn;
+        if self.conns[conn].stage == ConnStage::Closed {
+            return;
+        }
+        if self.subflows[sub].is_open_at_client && self.subflows[sub].request_bytes_unacked > 0 {
+            self.subflows[sub].timeouts = self.subflows[sub].timeouts.saturating_add(1);
+            self.send_request(sub, attempt + 1);
+        }
+        if self.conns[conn].pending_request.is_some() {
+            self.send_on_best_subflow(conn);
+        }
+    }
+
+    pub(super) fn on_ping_due(&mut self, conn: usize, progress_before: [u64; 2]) {
+        let state = &self.conns[conn];
+        if state.stage == ConnStage::Closed
+            || state.requested_end != progress_before[0]
+            || state.response_end == state.requested_end
+        {
+            return;
+        }
+        let progress = [state.requested_end, state.reassembly.next_offset()];
+        if progress == progress_before {
+            self.send_on_best_subflow(conn);
+        }
+        self.schedule_event(self.now + PING_INTERVAL, Event::Ping(conn, progress));
+    }
+}
+
+/// Bytes of a request.
+const REQUEST_BYTES: u64 = 300;
+/// Linux's TCP_RTO_MIN.
+const MIN_RTO: Duration = Duration::from_millis(200);
+/// Doublings: 200 ms become 102 s.
+const MAX_BACKOFF: u32 = 9;
+/// Timeouts after which the data goes over another subflow as well.
+const STALE_TIMEOUTS: u8 = 2;
+/// chosen: what HTTP/2 and WebSocket clients use.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
