@@ -22,8 +22,8 @@ pub mod names;
 pub mod packet;
 pub mod proxy;
 pub mod replay;
+pub mod rtp;
 pub mod stored;
-pub mod streaming;
 pub mod written;
 
 use std::panic::{catch_unwind, resume_unwind};
@@ -94,8 +94,8 @@ pub const TARGETS: [Target; 37] = [
     Target::new("diag", kernel::diag),
     Target::new("packet", packet::packet),
     Target::new("mirror", accel::mirror),
-    Target::new("rtsp", streaming::rtsp),
-    Target::new("rtp_merge", streaming::merge),
+    Target::new("rtsp", rtp::rtsp),
+    Target::new("rtp_merge", rtp::merge),
     Target::new("byte_ranges", accel::ranges),
     Target::new("dbus", kernel::dbus),
     Target::new("journal", stored::journal),

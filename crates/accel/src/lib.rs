@@ -17,7 +17,7 @@
 //!    a [`Bell`].
 //!
 //! Where to start reading: `engine` (the event loop), `works` (a packet through the machine), `queue` and `rules` (how packets
-//! are held), `raw` (how they are sent), [`streaming`] (RTSP and RTP).
+//! are held), `raw` (how they are sent).
 
 mod calls;
 pub mod control;
@@ -38,7 +38,6 @@ mod sleep;
 pub mod status;
 mod steer;
 mod steering;
-pub mod streaming;
 #[cfg(test)]
 mod tests;
 mod works;

@@ -7,7 +7,8 @@
 //! 5. Every source file begins with module documentation and has at most 800 lines.
 //! 6. Clippy rejects clocks, sleeps and sockets in `core` and `sim`.
 //! 7. The programs write to standard output and standard error in one place, which escapes text from outside.
-//! 8. Comments, identifiers and messages do not use retired words (`words.rs`).
+//! 8. The module `proto` of the crate `rtp` decides without I/O and without a clock.
+//! 9. Comments, identifiers and messages do not use retired words (`words.rs`).
 //!
 //! These are tests and not a build script or a tool of their own, because every contributor runs `cargo test`. Each test collects all
 //! violations before it fails and prints file, line and rule.
@@ -31,8 +32,8 @@ const CORE_MAY_BRING: [&str; 7] =
     ["serde_core", "serde_derive", "thiserror-impl", "proc-macro2", "quote", "syn", "unicode-ident"];
 
 /// Crates that are linked into one of the two programs.
-const LINKED: [&str; 11] =
-    ["core", "sys", "net", "download", "proxy", "paths", "accel", "fleet", "terminal", "lab", "cli"];
+const LINKED: [&str; 12] =
+    ["core", "sys", "net", "download", "proxy", "paths", "accel", "rtp", "fleet", "terminal", "lab", "cli"];
 /// Files that may write to standard output and error: the escaping writers, and the byte stream of a download (`-o -`).
 const WRITERS: [&str; 4] = [
     "crates/terminal/src/output.rs",
@@ -112,6 +113,26 @@ fn core_does_not_use_the_standard_library() {
         let uses_std = flat(&module.tokens).windows(3).any(|at| texts(at) == ["extern", "crate", "std"]);
         assert!(!uses_std, "{}: core must not use std", show(&module.file));
     }
+}
+
+#[test]
+fn the_decisions_of_rtp_use_no_io_and_no_clock() {
+    let rtp = crate_named("rtp");
+    let mut wrong = Vec::new();
+    for (_, module) in rtp.modules().iter().filter(|(path, _)| path.first().is_some_and(|first| first == "proto")) {
+        let tokens = flat(&module.tokens);
+        for (at, token) in tokens.iter().enumerate() {
+            let TokenTree::Ident(ident) = token else { continue };
+            let is_std = ident == "std"
+                && tokens.get(at + 3).is_some_and(|part| {
+                    ["net", "io", "fs", "time", "thread"].iter().any(|forbidden| part.to_string() == *forbidden)
+                });
+            if is_std || ["tokio", "socket2", "marline_sys"].iter().any(|forbidden| ident == forbidden) {
+                wrong.push(format!("{}:{}: `{ident}`", show(&module.file), ident.span().start().line));
+            }
+        }
+    }
+    assert!(!rtp.modules().is_empty() && wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -46,7 +46,6 @@ mod reserve;
 mod roles;
 mod sender;
 mod shortest;
-pub mod streaming;
 mod stretch;
 mod tap;
 #[cfg(test)]
