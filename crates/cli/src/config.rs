@@ -36,7 +36,7 @@ pub struct ConfigFile {
     #[serde(default)]
     pub paths: PathsConfig,
     /// Terms of use by interface name.
-    #[serde(default)]
+    #[serde(default, rename = "link")]
     pub links: BTreeMap<InterfaceName, LinkConfig>,
 }
 
@@ -242,19 +242,16 @@ mod tests {
             .collect();
         let file = parse(&all).unwrap();
         assert!(file.metered.is_some() && file.energy_model.is_some());
-        let PathsConfig {
-            goal: profile,
-            policy,
-            links,
-            optional_links: later,
-            kernel_pm,
-            transparent,
-            run_dir,
-            ..
-        } = &file.paths;
-        let PathsConfig { bypass_vpn, cgroup, ports: port, .. } = &file.paths;
-        assert!(*bypass_vpn && cgroup.is_some() && port.len() == 2);
-        assert!(profile.is_some() && policy.is_some() && links.len() == 2 && later.len() == 1 && run_dir.is_some());
+        let PathsConfig { goal, policy, links, optional_links, kernel_pm, transparent, run_dir, .. } = &file.paths;
+        let PathsConfig { bypass_vpn, cgroup, ports, .. } = &file.paths;
+        assert!(*bypass_vpn && cgroup.is_some() && ports.len() == 2);
+        assert!(
+            goal.is_some()
+                && policy.is_some()
+                && links.len() == 2
+                && optional_links.len() == 1
+                && run_dir.is_some()
+        );
         assert!(*kernel_pm && *transparent);
         let link = &file.links[&InterfaceName("wwan0".into())];
         assert!(
@@ -274,10 +271,10 @@ mod tests {
             ("[link.w]\nprice-per-gb = '4,50'\n", 2, "`4,50` is not a price such as 4.50"),
             ("[link.w]\nprice-per-gb = '-1'\n", 2, "`-1` is not a price"),
             ("[link.w]\nkind = '6g'\n", 2, "`6g` is not a kind of link"),
-            ("[paths]\nprofil = 'energy'\n", 2, "unknown field `profil`"),
-            ("[paths]\nprofile = 'fast'\n", 2, "unknown variant `fast`"),
-            ("[paths]\nport = [0]\n", 2, "`0` is no port: 1 to 65535"),
-            ("[paths]\nport = ['9-8']\n", 2, "`9-8` is no port"),
+            ("[paths]\ngaol = 'energy'\n", 2, "unknown field `gaol`"),
+            ("[paths]\ngoal = 'fast'\n", 2, "unknown variant `fast`"),
+            ("[paths]\nports = [0]\n", 2, "`0` is no port: 1 to 65535"),
+            ("[paths]\nports = ['9-8']\n", 2, "`9-8` is no port"),
             ("[paths]\nport = [true]\n", 2, "`true` is no port"),
             ("[paths]\nenergy-model = 'typical'\n", 2, "unknown field `energy-model`"),
             ("[paths]\ntrace = 'x'\n", 2, "unknown field `trace`"),

@@ -1,8 +1,8 @@
 //! A member's files on the command line: the words that name them, where they are when nobody says, and what is wrong with them.
 //!
-//! In: `--certificate`, `--key`, `--ca` and `--revoked`. Out: who this is ([`Member`]), or one line.
+//! In: `--certificate`, `--key`, `--fleet-ca` and `--revoked`. Out: who this is ([`Member`]), or one line.
 //!
-//! 1. What is not named stands beside the certificate, as `marline fleet enrol` and `marline fleet ca issue` write it: NAME.key,
+//! 1. What is not named stands beside the certificate, as `marline fleet enroll` and `marline fleet ca issue` write it: NAME.key,
 //!    ca.pem and revoked.pem.
 //! 2. The certificate says who the member is. One of another role is refused before anything is asked or listens.
 //! 3. A file that is not there is named, with the word for another one or with what writes it.
@@ -24,7 +24,7 @@ use crate::fleet::unit_state_dir;
 /// What is shown to others.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CertificateArgs {
-    /// The certificate that is shown to others, as `marline fleet enrol` or `marline fleet ca issue` writes it.
+    /// The certificate that is shown to others, as `marline fleet enroll` or `marline fleet ca issue` writes it.
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
     /// Its key [default: beside the certificate, NAME.key].
@@ -125,7 +125,10 @@ impl RevocationArgs {
 impl Member {
     fn read(files: MemberFiles, role: Option<Role>) -> Result<Self, CliError> {
         let issue = role.map_or("ROLE".to_owned(), |role| role.to_string());
-        there(&files.certificate, &format!("`marline fleet enrol` or `marline fleet ca issue {issue}` writes it"))?;
+        there(
+            &files.certificate,
+            &format!("`marline fleet enroll` or `marline fleet ca issue {issue}` writes it"),
+        )?;
         there(&files.key, "name the certificate's key by --key")?;
         there(&files.authority, "name the authority's certificate by --ca")?;
         let usage_error = |error: &dyn std::fmt::Display| CliError::usage(error.to_string());

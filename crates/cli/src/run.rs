@@ -21,7 +21,7 @@ pub(crate) const AFTER_HELP: &str = "\
 Examples:
   marline run -- curl -O https://example.org/big.iso
       curl speaks MPTCP where the server does, and TCP where it does not.
-  marline run --cc cubic -- nginx -g 'daemon off;'
+  marline run --congestion cubic -- nginx -g 'daemon off;'
       A server whose listeners accept MPTCP, with this congestion control.
 
 Whatever the command starts is included, statically linked programs too. The exit code is the command's;

@@ -79,7 +79,7 @@ impl Stage {
     }
 
     fn service(&self, authority: &str) -> Running {
-        self.start(true, &format!("fleet run --ca {authority} --listen {0}:4444 --address {0}", self.far))
+        self.start(true, &format!("fleet run --ca-dir {authority} --listen {0}:4444 --address {0}", self.far))
     }
 }
 
@@ -96,12 +96,12 @@ fn says_back(program: &mut TcpStream) {
 
 fn scenario(stage: &Stage) {
     let far = stage.far;
-    stage.must("fleet ca init --dir ca --name test");
+    stage.must("fleet ca init --ca-dir ca --name test");
     for n in 1..=3 {
-        stage.must(&format!("fleet ca issue relay r{n} --dir ca --address {far} --out relays"));
+        stage.must(&format!("fleet ca issue relay r{n} --ca-dir ca --address {far} --out relays"));
     }
-    stage.must("fleet ca issue edge e1 --dir ca --out .");
-    stage.must("fleet ca issue operator ann --dir ca --out .");
+    stage.must("fleet ca issue edge e1 --ca-dir ca --out .");
+    stage.must("fleet ca issue operator ann --ca-dir ca --out .");
     let mut echo = stage.command(true, std::env::current_exe().unwrap().to_str().unwrap());
     echo.args(["--exact", "a_server_that_says_back", "--ignored", "--nocapture"]).env("ECHO_AT", far);
     let echoing = Running::of(&mut echo);
@@ -122,8 +122,8 @@ fn scenario(stage: &Stage) {
         status["relays"].as_array().is_some_and(|relays| relays.len() == 3)
     });
     let words = format!(
-        "edge --portal-probe off --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state state.json --run-dir run --no-direct \
-         --origin {server} --wanted 4Mbit/s{}",
+        "edge --portal-probe off --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state-file state.json --run-dir run --no-direct \
+         --origin {server} --target-rate 4Mbit/s{}",
         stage.links
     );
     let edge = stage.start(false, &words);
@@ -158,8 +158,8 @@ fn scenario(stage: &Stage) {
     // Who is revoked is known to the edge with its next report.
     let (list, stood) = (stage.revoked(), std::fs::read(stage.dir.path().join("ca/revoked.pem")).unwrap());
     assert!(std::fs::read(&list).unwrap() == stood);
-    stage.must("fleet ca issue edge e2 --dir ca --out .");
-    stage.must("fleet ca revoke --dir ca --role edge e2");
+    stage.must("fleet ca issue edge e2 --ca-dir ca --out .");
+    stage.must("fleet ca revoke --ca-dir ca --role edge e2");
     let (revoked, begun) = (std::fs::read(stage.dir.path().join("ca/revoked.pem")).unwrap(), Instant::now());
     assert!(revoked != stood);
     while std::fs::read(&list).unwrap() != revoked {
@@ -262,23 +262,23 @@ fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_se
     let dir = tempfile::tempdir().unwrap();
     let stage = Stage { dir, far: "127.0.0.1", there: &[], links: "" };
     for words in [
-        "fleet ca init --dir ca --name test",
-        "fleet ca issue edge e1 --dir ca --out .",
-        "fleet ca issue operator ann --dir ca --out .",
+        "fleet ca init --ca-dir ca --name test",
+        "fleet ca issue edge e1 --ca-dir ca --out .",
+        "fleet ca issue operator ann --ca-dir ca --out .",
     ] {
         stage.must(words);
     }
     let port = free_port();
     let (four, six) = (format!("https://127.0.0.1:{port}"), format!("https://[::1]:{port}"));
     let words = format!(
-        "fleet run --ca ca --listen 127.0.0.1:{port} --listen [::1]:{port} --address 127.0.0.1 --address ::1"
+        "fleet run --ca-dir ca --listen 127.0.0.1:{port} --listen [::1]:{port} --address 127.0.0.1 --address ::1"
     );
     let mut service = stage.start(true, &words);
     let edge = |run_dir: &str, url: &str| {
         stage.start(
             false,
             &format!(
-                "edge --portal-probe off --no-paths --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state {run_dir}.json --run-dir {run_dir}"
+                "edge --portal-probe off --no-paths --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state-file {run_dir}.json --run-dir {run_dir}"
             ),
         )
     };
@@ -317,10 +317,10 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// `marline fleet enrol` with what stands in `token`.
+/// `marline fleet enroll` with what stands in `token`.
 fn enrol(stage: &Stage, token: &str, out: &str, url: &str) -> Output {
     let mut command = stage.command(false, MARLINE);
-    command.args(["fleet", "enrol", "--fleet", url, "--out", out]).stdin(Stdio::piped());
+    command.args(["fleet", "enroll", "--fleet", url, "--out", out]).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
@@ -330,13 +330,13 @@ fn enrol(stage: &Stage, token: &str, out: &str, url: &str) -> Output {
 fn a_token_brings_one_box_its_files_once() {
     let dir = tempfile::tempdir().unwrap();
     let stage = Stage { dir, far: "127.0.0.1", there: &[], links: "" };
-    stage.must("fleet ca init --dir ca --name test");
-    stage.must("fleet ca init --dir other --name other");
-    let service = stage.start(false, "fleet run --ca ca --listen 127.0.0.1:0");
+    stage.must("fleet ca init --ca-dir ca --name test");
+    stage.must("fleet ca init --ca-dir other --name other");
+    let service = stage.start(false, "fleet run --ca-dir ca --listen 127.0.0.1:0");
     let url = format!("https://{}", service.address);
-    let token = stage.must("fleet ca token --role edge --name cam-7 --dir ca");
-    let relay = stage.must("fleet ca token --role relay --name fra-1 --address 127.0.0.1 --dir ca");
-    let wrong = stage.must("fleet ca token --role edge --name cam-7 --dir other");
+    let token = stage.must("fleet ca token --role edge --name cam-7 --ca-dir ca");
+    let relay = stage.must("fleet ca token --role relay --name fra-1 --address 127.0.0.1 --ca-dir ca");
+    let wrong = stage.must("fleet ca token --role edge --name cam-7 --ca-dir other");
     // The first one is made by who enrols there.
     for name in ["again", "wrong", "taken"] {
         std::fs::create_dir(stage.dir.path().join(name)).unwrap();
@@ -375,14 +375,14 @@ fn a_token_brings_one_box_its_files_once() {
 #[test]
 fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
     let stage = Stage { dir: tempfile::tempdir().unwrap(), far: "127.0.0.1", there: &[], links: "" };
-    stage.must("fleet ca init --dir ca --name test");
-    stage.must("fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out .");
+    stage.must("fleet ca init --ca-dir ca --name test");
+    stage.must("fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out .");
     for member in ["edge e1", "edge e2", "operator ann"] {
-        stage.must(&format!("fleet ca issue {member} --dir ca --out ."));
+        stage.must(&format!("fleet ca issue {member} --ca-dir ca --out ."));
     }
     let server = common::server();
     // Half of the relay may be given away. One that is filled to just there is still offered, and has no room.
-    let service = stage.start(false, "fleet run --ca ca --listen 127.0.0.1:0 --threshold 50%");
+    let service = stage.start(false, "fleet run --ca-dir ca --listen 127.0.0.1:0 --burst-headroom 50%");
     let url = format!("https://{}", service.address);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let relay = format!(
@@ -396,8 +396,8 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
     });
     let edge = |name: &str, wanted: &str| {
         let words = format!(
-            "edge --portal-probe off --fleet {url} --certificate {name}.pem --listen 127.0.0.1:0 --run-dir {name} --state {name}.json \
-             --no-paths --no-direct --warm 0 --origin {server} --wanted {wanted}"
+            "edge --portal-probe off --fleet {url} --certificate {name}.pem --listen 127.0.0.1:0 --run-dir {name} --state-file {name}.json \
+             --no-paths --no-direct --spare-connections 0 --origin {server} --target-rate {wanted}"
         );
         stage.start(false, &words)
     };

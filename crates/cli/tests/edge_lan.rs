@@ -76,9 +76,9 @@ http {
 }
 NGINX
 ip netns exec srv nginx -p "$PWD" -c nginx.conf 2>nginx.log &
-"$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
-"$MARLINE" fleet ca issue relay r1 --dir ca --address 10.0.1.1 --address 203.0.113.1 --out . >/dev/null 2>&1
-"$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
+"$MARLINE" fleet ca init --ca-dir ca --name test >/dev/null 2>&1
+"$MARLINE" fleet ca issue relay r1 --ca-dir ca --address 10.0.1.1 --address 203.0.113.1 --out . >/dev/null 2>&1
+"$MARLINE" fleet ca issue edge e1 --ca-dir ca --out . >/dev/null 2>&1
 relay() {
     ip netns exec far "$MARLINE" relay --listen ${RELAY:-10.0.1.1}:4443 --certificate r1.pem --revoked ca/revoked.pem --allow-net 203.0.113.5 \
         --allow-net 2001:db8::5 "$@" 2>relay.log &

@@ -12,9 +12,9 @@ use routers::in_a_world;
 const RELAY: &str = r#"
 link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
 for n in 1 2; do tc qdisc replace dev wan$n root tbf rate 8mbit burst 20k limit 100k; done
-"$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
-"$MARLINE" fleet ca issue relay r1 --dir ca --address 45.0.0.10 --out . >/dev/null 2>&1
-"$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
+"$MARLINE" fleet ca init --ca-dir ca --name test >/dev/null 2>&1
+"$MARLINE" fleet ca issue relay r1 --ca-dir ca --address 45.0.0.10 --out . >/dev/null 2>&1
+"$MARLINE" fleet ca issue edge e1 --ca-dir ca --out . >/dev/null 2>&1
 relay() { # NETWORK ADDRESS
     : >relay.log
     ip netns exec $1 "$MARLINE" relay --listen $2:4443 --certificate r1.pem --allow-net 45.2.0.20 --allow-port 8000-8001 --run-dir relay 2>>relay.log & relay=$!
@@ -250,7 +250,7 @@ fn a_state_directory_without_room_is_reported() {
     let script = r#"
 mkdir kept; mount -t tmpfs -o size=64k tmpfs kept; dd if=/dev/zero of=kept/full bs=4k 2>/dev/null || true
 relay srv 45.0.0.10
-edge --no-direct --state kept/edge.json
+edge --no-direct --state-file kept/edge.json
 perl ask.pl 45.2.0.20 1000 1088
 says() { until "$MARLINE" edge status --run-dir run | grep -o "kept/edge.json: .* is not kept"; do sleep 0.1; kill -0 $edge; done; }
 says

@@ -221,7 +221,7 @@ fn a_token_says_what_it_will_bring_and_no_two_are_alike() {
 #[test]
 fn what_is_written_wrongly_costs_nothing() {
     let home = Home::new();
-    assert!(home.refused(&["list"], 1).contains("no authority here; `marline fleet ca init --dir"));
+    assert!(home.refused(&["list"], 1).contains("no authority here; `marline fleet ca init --ca-dir"));
     home.done(&["init"]);
     std::fs::write(home.path("no.csr"), "hello").unwrap();
     let table: &[(&[&str], &str)] = &[

@@ -25,7 +25,7 @@ fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, more: &str)
 
 fn edge(dir: &Path, relay: SocketAddr) -> Running {
     let words = format!(
-        "edge --portal-probe off --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --warm 1"
+        "edge --portal-probe off --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --spare-connections 1"
     );
     Running::start(dir, &words)
 }
@@ -121,7 +121,7 @@ fn few_descriptors_are_said_and_silent_strangers_do_not_use_them_up() {
     assert_eq!(status, STANDS);
     says_back(&mut program).unwrap();
     // The list is read all the same: who is revoked goes.
-    let revoked = marline(dir.path(), "fleet ca revoke --dir ca --role edge e1");
+    let revoked = marline(dir.path(), "fleet ca revoke --ca-dir ca --role edge e1");
     assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
     assert!(program.read_exact(&mut [0]).is_err());
     drop(silent);

@@ -27,8 +27,8 @@ impl Home {
     fn new() -> Self {
         let home = Self(TempDir::new().unwrap());
         for words in [
-            &["fleet", "ca", "init", "--dir", "ca"][..],
-            &["fleet", "ca", "issue", "operator", "ann", "--dir", "ca"],
+            &["fleet", "ca", "init", "--ca-dir", "ca"][..],
+            &["fleet", "ca", "issue", "operator", "ann", "--ca-dir", "ca"],
         ] {
             assert!(home.command(words).output().unwrap().status.success());
         }
@@ -63,7 +63,7 @@ impl Service {
     }
 
     fn with(home: &Home, more: &[&str]) -> Self {
-        let words = ["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"];
+        let words = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
         Self::of(home.command(&[&words, more].concat()))
     }
 
@@ -111,10 +111,10 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     // nothing on the list of what was issued.
     let issued = || std::fs::read_to_string(home.0.path().join("ca/issued.jsonl")).unwrap();
     let before = issued();
-    let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"], 1);
+    let said = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"], 1);
     assert!(said.contains("fleet.redb"), "{said}");
     let at = service.url.trim_start_matches("https://");
-    let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", at, "--store", "other.redb"], 1);
+    let said = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", at, "--store", "other.redb"], 1);
     assert!(said.contains(&format!("listen on {at}: ")), "{said}");
     assert_eq!(issued(), before);
     service.end(Signal::KILL);
@@ -213,8 +213,20 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
 fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
     let home = Home::new();
     for words in [
-        &["fleet", "ca", "init", "--dir", "other"][..],
-        &["fleet", "ca", "issue", "fleet", "redis", "--address", "127.0.0.1", "--dir", "other", "--out", "other"],
+        &["fleet", "ca", "init", "--ca-dir", "other"][..],
+        &[
+            "fleet",
+            "ca",
+            "issue",
+            "fleet",
+            "redis",
+            "--address",
+            "127.0.0.1",
+            "--ca-dir",
+            "other",
+            "--out",
+            "other",
+        ],
     ] {
         assert!(home.command(words).output().unwrap().status.success());
     }
@@ -223,7 +235,7 @@ fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
     home.secret("pw", b"hunter2\n");
     home.secret("wrong", b"hunter3\n");
     let start = |authority: &str, password: &str| {
-        let words = ["--store", &store, "--store-password-file", password, "--store-ca", authority];
+        let words = ["--store", &store, "--store-password-file", password, "--store-ca-file", authority];
         Service::with(&home, &words)
     };
     let leads = |service: &Service| {
@@ -250,8 +262,10 @@ fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
     // One that speaks no TLS where TLS is asked for is not taken either.
     let plain = Redis::start(&home);
     let place = format!("rediss://127.0.0.1:{}", plain.1);
-    let service =
-        Service::with(&home, &["--store", &place, "--store-ca", "other/ca.pem", "--store-password-file", "pw"]);
+    let service = Service::with(
+        &home,
+        &["--store", &place, "--store-ca-file", "other/ca.pem", "--store-password-file", "pw"],
+    );
     until("that it cannot is shown", || leads(&service).1.is_some());
     assert!(!service.end(Signal::TERM).1.contains("hunter"));
 }
@@ -266,20 +280,20 @@ fn longest_file(service: &Service, most: Option<u64>) {
 fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
     let home = Home::new();
     // A file that may not grow is an error and no signal, as on a disk that is full.
-    let words = ["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"];
+    let words = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
     let marline = home.command(&words);
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(marline.get_program()).args(marline.get_args());
     command.env_clear().env("HOME", home.0.path()).current_dir(home.0.path()).stdin(Stdio::null());
     let service = Service::of(command);
     let token = |name: &str| {
-        let words = ["fleet", "ca", "token", "--role", "edge", "--name", name, "--dir", "ca"];
+        let words = ["fleet", "ca", "token", "--role", "edge", "--name", name, "--ca-dir", "ca"];
         let output = home.command(&words).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         home.secret(name, &output.stdout);
     };
     let enrol = |name: &str| {
-        let words = ["fleet", "enrol", "--fleet", &service.url, "--token-file", name, "--out", "."];
+        let words = ["fleet", "enroll", "--fleet", &service.url, "--token-file", name, "--out", "."];
         home.command(&words).output().unwrap()
     };
     let drain = || {
@@ -310,7 +324,11 @@ fn only_operators_ask() {
     let home = Home::new();
     let service = Service::start(&home);
     assert!(
-        home.command(&["fleet", "ca", "issue", "edge", "cam-7", "--dir", "ca"]).output().unwrap().status.success()
+        home.command(&["fleet", "ca", "issue", "edge", "cam-7", "--ca-dir", "ca"])
+            .output()
+            .unwrap()
+            .status
+            .success()
     );
     let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 64);
     assert!(said.contains("it is the certificate of marline://edge/cam-7, and not of an operator"), "{said}");
@@ -323,7 +341,7 @@ fn only_operators_ask() {
 #[test]
 fn what_is_written_wrongly_costs_nothing() {
     let home = Home::new();
-    let run = ["fleet", "run", "--ca", "ca", "--listen"];
+    let run = ["fleet", "run", "--ca-dir", "ca", "--listen"];
     home.secret("open", b"hunter2\n");
     std::fs::set_permissions(home.0.path().join("open"), std::fs::Permissions::from_mode(0o640)).unwrap();
     for (words, expected) in [
@@ -332,14 +350,14 @@ fn what_is_written_wrongly_costs_nothing() {
             &["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "open"],
             "open: others than its owner may read it (mode 0640): chmod 600",
         ),
-        (&["127.0.0.1:0", "--threshold", "100%"], "--threshold 100%"),
+        (&["127.0.0.1:0", "--burst-headroom", "100%"], "--burst-headroom 100%"),
         (&["127.0.0.1:0", "--window", "5s"], "--window"),
-        (&["127.0.0.1:0", "--reallocate", "1s"], "--reallocate"),
+        (&["127.0.0.1:0", "--reallocation-interval", "1s"], "--reallocation-interval"),
         (&["127.0.0.1:0", "--certificate", "ann.pem"], "and not of a fleet's service"),
         (&["127.0.0.1:0", "--certificate", "absent.pem"], "absent.pem"),
         (&["127.0.0.1:0", "--store", "redis://:hunter2@a"], "--store-password-file"),
         (&["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "absent"], "absent: "),
-        (&["127.0.0.1:0", "--store", "redis://a", "--store-ca", "ca.pem"], "write rediss://"),
+        (&["127.0.0.1:0", "--store", "redis://a", "--store-ca-file", "ca.pem"], "write rediss://"),
         (&["127.0.0.1:0", "--store", "x.redb", "--peer", "a:1"], "redis://HOST:PORT"),
     ] {
         let said = home.refused(&[&run, words].concat(), 64);
@@ -352,7 +370,7 @@ fn what_is_written_wrongly_costs_nothing() {
     let login = ask("https://ann:hunter2@a.example");
     assert!(login.contains("not a URL such as") && !login.contains("hunter2"), "{login}");
     assert!(
-        home.refused(&["fleet", "run", "--ca", "absent", "--listen", "127.0.0.1:0"], 1)
+        home.refused(&["fleet", "run", "--ca-dir", "absent", "--listen", "127.0.0.1:0"], 1)
             .contains("no authority here")
     );
 }
@@ -410,7 +428,7 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
         "relay --listen 127.0.0.1:0 --certificate r1.pem --fleet {fleet} --announce 127.0.0.1:4443 --capacity 9Mbit/s --run-dir run"
     ));
     let _edge = run(&format!(
-        "edge --portal-probe off --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state state.json --run-dir run"
+        "edge --portal-probe off --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state-file state.json --run-dir run"
     ));
     until("both have another one", || file("r1.pem") != first[0] && file("e1.pem") != first[1]);
     // The first ones have ended: what is heard from now on is by the new ones.

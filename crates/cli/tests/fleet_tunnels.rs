@@ -140,7 +140,7 @@ fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
     let (dir, server) = (members(), server());
     let relay = relay(dir.path(), server);
     let words = format!(
-        "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 --relay {} --certificate e1.pem --state kept/edge.json",
+        "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 --relay {} --certificate e1.pem --state-file kept/edge.json",
         relay.address
     );
     let edge = Running::start(dir.path(), &words);
@@ -282,17 +282,13 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         ("edge --certificate e1.pem", 64, "--relay"),
         ("edge --relay 127.0.0.1", 64, "--certificate"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --fleet ftp://x", 64, "--fleet: ftp://x"),
-        (
-            "edge --relay 127.0.0.1 --certificate e1.pem --minimise energy --profile latency",
-            64,
-            "cannot be used with",
-        ),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --minimise money", 64, "latency, energy or metered-bytes"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --goal energy --goal latency", 64, "cannot be used with"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --goal cost", 64, "latency, energy or metered-bytes"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --origin a:80", 64, "--fleet"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --revoked none.pem", 64, "none.pem: no such file"),
-        ("edge --relay 127.0.0.1 --certificate none.pem", 64, "none.pem: no such file; `marline fleet enrol` or"),
+        ("edge --relay 127.0.0.1 --certificate none.pem", 64, "none.pem: no such file; `marline fleet enroll` or"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --key none.key", 64, "none.key: no such file; name the"),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --ca none.pem", 64, "authority's certificate by --ca"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --fleet-ca none.pem", 64, "authority's certificate by --ca"),
         ("edge status --run-dir .", 1, "no marline edge daemon runs in this network namespace"),
     ] {
         let out = marline(dir.path(), words);

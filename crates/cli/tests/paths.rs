@@ -107,7 +107,7 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
     let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nport = [80, '8000-8999']\n";
     std::fs::write(place.0.path().join("group.toml"), group).unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&["--profile", "fast"], "unknown profile `fast`; use energy, throughput, latency or metered"),
+        (&["--goal", "fast"], "unknown profile `fast`; use energy, throughput, latency or metered"),
         (
             &["--policy", "tcp"],
             "unknown policy `tcp`; use marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
@@ -391,7 +391,7 @@ fn a_link_that_is_waited_for_may_be_the_only_one() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir "$RUN" --link usb0,later,kind=lte 2>said & daemon=$!
+"$MARLINE" paths --run-dir "$RUN" --link usb0,optional,kind=lte 2>said & daemon=$!
 started $daemon
 ip link add usb0 type veth peer name far2
 ip link set usb0 addrgenmode none; ip link set far2 addrgenmode none
@@ -508,7 +508,7 @@ fn a_link_that_is_waited_for_is_used_whenever_it_comes() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,later,kind=lte 2>said & daemon=$!
+"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,optional,kind=lte 2>said & daemon=$!
 started $daemon
 paths status --run-dir "$RUN" --json >first
 for turn in 1 2; do

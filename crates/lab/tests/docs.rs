@@ -114,7 +114,7 @@ fn commands_of_the_documents_are_known_to_the_program() {
     }
     // The check itself.
     for (program, words, is_known) in [
-        (&lab, &["reproduce", "bass", "[--sim]", "--cc", "bbr"][..], true),
+        (&lab, &["reproduce", "bass", "[--sim]", "--congestion", "bbr"][..], true),
         (&lab, &["reproduce", "bass", "--sims"], false),
         (&lab, &["reproduced"], false),
         (&program, &["lab", "demo"], false),

@@ -56,9 +56,9 @@ exit $code
 fn beside_uploads(port: u16) -> Option<(u64, u64)> {
     let place = tempfile::tempdir().unwrap();
     for words in [
-        "fleet ca init --dir ca --name test",
-        "fleet ca issue relay r1 --dir ca --address 10.99.0.1 --out .",
-        "fleet ca issue edge e1 --dir ca --out .",
+        "fleet ca init --ca-dir ca --name test",
+        "fleet ca issue relay r1 --ca-dir ca --address 10.99.0.1 --out .",
+        "fleet ca issue edge e1 --ca-dir ca --out .",
     ] {
         let made = Command::new(common::marline()).current_dir(&place).args(words.split(' ')).output().unwrap();
         assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));

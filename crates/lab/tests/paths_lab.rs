@@ -42,7 +42,7 @@ address=$(ip -o -4 address show dev lte | sed 's/.* inet \([^ ]*\).*/\1/')
 ip link set lte netns $elsewhere
 rules() { ip rule; ip -6 rule; ip route show table all | grep "proto 109"; }
 rules >"$PLACE/before"
-"$MARLINE" paths run --profile throughput --energy-model none --run-dir "$PLACE/run" >"$PLACE/daemon.log" 2>&1 &
+"$MARLINE" paths run --goal speed --energy-model none --run-dir "$PLACE/run" >"$PLACE/daemon.log" 2>&1 &
 daemon=$!
 for turn in $(seq 100); do
     "$MARLINE" paths status --run-dir "$PLACE/run" --json >"$PLACE/first.json" 2>"$PLACE/status.log" && break

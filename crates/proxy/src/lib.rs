@@ -206,7 +206,9 @@ pub enum ProxyError {
     #[error("{0}: other hosts could use this proxy; say --allow-lan if that is meant")]
     ListenNotLoopback(SocketAddr),
     /// The address for status and events is not on the loopback.
-    #[error("--status {0}: status and events are served on this machine only; use 127.0.0.1:PORT or [::1]:PORT")]
+    #[error(
+        "--status-listen {0}: status and events are served on this machine only; use 127.0.0.1:PORT or [::1]:PORT"
+    )]
     StatusNotLoopback(SocketAddr),
     /// The address cannot be bound.
     #[error("{address}: {}", bind_error_text(.error))]

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, Subcommand};
+use marline_core::paths::Goal;
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::congestion::CongestionControl;
 use marline_fleet::edge::{LiveMatch, LocalDomain, PortalProbe};
@@ -28,8 +28,8 @@ Examples:
   marline edge status
       Which relay serves, what was measured, and what each link carries.
 
-Certificates come from `marline fleet enrol`, or from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are
-steered as `marline paths --profile throughput` does; without it the kernel does what it does by itself. UDP is not carried: a LAN's passes over
+Certificates come from `marline fleet enroll`, or from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are
+steered as `marline paths --goal speed` does; without it the kernel does what it does by itself. UDP is not carried: a LAN's passes over
 the one link that has shown the highest rate, a metered one only where there is no other. What `--lan` changes on this machine is undone at the end or, after a crash, at the next
 start or by `marline restore`; until then the LAN stays closed to the outside. It needs CAP_NET_ADMIN and nft. docs/edge-box.md is the guide to a box.";
 
@@ -109,13 +109,10 @@ pub(super) struct RunArgs {
     /// Use only these links, as `marline paths --link`.
     #[arg(long, value_name = "IFACE[,…]")]
     pub(super) link: Vec<String>,
-    /// What the links are used for, as `marline paths --profile` [default: throughput].
-    #[arg(long, value_name = "PROFILE")]
-    pub(super) profile: Option<String>,
-    /// What is kept small once the throughput is enough: latency, energy or metered-bytes. It chooses the profile of the links;
-    /// with latency also the nearest relay of those that are fast enough.
-    #[arg(long, value_name = "WHAT", conflicts_with = "profile")]
-    pub(super) goal: Option<Goal>,
+    /// What marline aims for: speed, latency, energy or cost, as `marline paths --goal`. With latency the edge also prefers the nearest
+    /// of the relays that are fast enough.
+    #[arg(long, default_value = "speed", value_name = "GOAL")]
+    pub(super) goal: Goal,
     /// Leave the links as they are: `marline paths` runs already, or nothing is to be changed here.
     #[arg(long)]
     pub(super) no_paths: bool,
@@ -179,37 +176,6 @@ pub(super) struct FleetRequestArgs {
     /// --fleet: edge-NAME.json in /var/lib/marline for root, otherwise in ~/.local/state/marline; without it: nothing is kept].
     #[arg(long, value_name = "FILE")]
     pub(super) state_file: Option<PathBuf>,
-}
-
-/// What is kept small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goal {
-    Latency,
-    Energy,
-    MeteredBytes,
-}
-
-impl Goal {
-    /// The profile of the links that does it.
-    pub(super) fn link_goal(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Energy => "energy",
-            Self::MeteredBytes => "metered",
-        }
-    }
-}
-
-impl FromStr for Goal {
-    type Err = String;
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "latency" => Ok(Self::Latency),
-            "energy" => Ok(Self::Energy),
-            "metered-bytes" => Ok(Self::MeteredBytes),
-            _ => Err(format!("`{name}` cannot be kept small: latency, energy or metered-bytes")),
-        }
-    }
 }
 
 fn parse_size(text: &str) -> Result<DataSize, String> {

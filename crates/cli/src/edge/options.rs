@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use marline_core::paths::Goal;
 use marline_fleet::ca::Fingerprint;
 use marline_fleet::edge::{
     AdmissionConfig, ClientTrust, Config, LiveMatch, RelayConfig, StateFile, read_crl, relay_selector,
@@ -13,7 +14,7 @@ use marline_fleet::renew::MemberCert;
 use marline_fleet::service::Client;
 use marline_fleet::tls::Credentials;
 
-use super::args::{Goal, RunArgs};
+use super::args::RunArgs;
 use crate::CliError;
 use crate::fleet::unit_state_dir;
 
@@ -90,7 +91,7 @@ impl EdgeOptions {
                 origin: args.fleet_requests.origin.clone(),
                 target_rate: args.fleet_requests.target_rate,
                 position: args.fleet_requests.position,
-                prefer_near: args.goal == Some(Goal::Latency),
+                prefer_near: args.goal == Goal::Latency,
                 probe_bytes: args.fleet_requests.probe_bytes,
                 never_direct: !allows_direct,
             };
@@ -123,7 +124,7 @@ fn state_dir() -> Result<PathBuf, CliError> {
     }
     let user_dir = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
     let user_dir = user_dir
-        .ok_or_else(|| CliError::usage("there is no home directory to keep anything in: say --state FILE"))?;
+        .ok_or_else(|| CliError::usage("there is no home directory to keep anything in: say --state-file FILE"))?;
     Ok(user_dir.join("marline"))
 }
 

@@ -72,7 +72,7 @@ impl PathsThread {
     /// Starts the thread, and waits until the links are steered, or the first attempt has ended.
     pub(super) fn start(args: &RunArgs, config: Option<&Path>) -> Result<Self, CliError> {
         let mut arguments = vec!["marline".to_owned(), "paths".to_owned(), "run".to_owned(), "--quiet".to_owned()];
-        arguments.extend(["--short-queues".to_owned(), "--profile".to_owned(), link_goal(args)]);
+        arguments.extend(["--short-queues".to_owned(), "--goal".to_owned(), args.goal.name().to_owned()]);
         // One word each: a name may begin with a hyphen.
         arguments.extend(args.link.iter().map(|link| format!("--link={}", as_optional_link(link))));
         arguments.extend(args.run_dir.iter().map(|dir| format!("--run-dir={}", dir.display())));
@@ -195,7 +195,7 @@ fn run_attempts(
 /// The terms of a link, which need not be there yet: an edge starts at boot, before its modems.
 fn as_optional_link(link: &str) -> String {
     let is_optional = link.split(',').any(|part| part == "later");
-    if is_optional { link.to_owned() } else { format!("{link},later") }
+    if is_optional { link.to_owned() } else { format!("{link},optional") }
 }
 
 /// A line for each link that is named and not there.
@@ -218,10 +218,4 @@ fn parse_arguments(arguments: &[String]) -> Result<paths::PathsArgs, CliError> {
 fn is_own_daemon(run_dir: &Path) -> bool {
     let reply = control::query(run_dir, &ControlRequest::Status { max_connections: Some(0) });
     matches!(reply, Ok(ControlReply::Status(status)) if status.pid == std::process::id())
-}
-
-/// What the links are used for.
-fn link_goal(args: &RunArgs) -> String {
-    let from_goal = args.goal.map(|goal| goal.link_goal().to_owned());
-    from_goal.or_else(|| args.profile.clone()).unwrap_or_else(|| "throughput".to_owned())
 }

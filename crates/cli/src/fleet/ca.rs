@@ -187,7 +187,7 @@ fn init_authority(dir: &Path, name: &str, now: UtcSeconds) -> Result<(), CliErro
     print_result(&format!("{}\n", dir.join("ca.pem").display()))?;
     say(&format!("SHA-256 {}, until {}", authority.fingerprint(), authority.not_after()));
     say(&format!("{} is the fleet's secret: keep a copy where nobody else gets it", dir.join("ca.key").display()));
-    say(&format!("next: marline fleet run --ca {} --listen ADDRESS:4444 --address HOST", dir.display()));
+    say(&format!("next: marline fleet run --ca-dir {} --listen ADDRESS:4444 --address HOST", dir.display()));
     Ok(())
 }
 
@@ -205,7 +205,7 @@ fn print_token(
         grant.identity()
     ));
     say(
-        "next: marline fleet enrol --fleet https://HOST:4444, where it is to be used, with the token on standard input",
+        "next: marline fleet enroll --fleet https://HOST:4444, where it is to be used, with the token on standard input",
     );
     Ok(())
 }

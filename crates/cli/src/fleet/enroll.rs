@@ -1,4 +1,4 @@
-//! `marline fleet enrol`: a box becomes a member by a token.
+//! `marline fleet enroll`: a box becomes a member by a token.
 //!
 //! The token comes from a file or from standard input, and from no argument: everybody on the machine may read those.
 
@@ -17,13 +17,13 @@ use crate::{CliError, credentials};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
-  marline fleet ca token --role edge --name cam-7 | ssh cam-7 marline fleet enrol --fleet https://fleet.example.org:4444
+  marline fleet ca token --role edge --name cam-7 | ssh cam-7 marline fleet enroll --fleet https://fleet.example.org:4444
       NAME.pem, NAME.key, ca.pem and revoked.pem here; the key never leaves this machine.
-  marline fleet enrol --fleet https://fleet.example.org:4444 --token-file token --out /etc/marline/relay
+  marline fleet enroll --fleet https://fleet.example.org:4444 --token-file token --out /etc/marline/relay
 
 The service is known by the fingerprint in the token. A token is good once.";
 
-/// `marline fleet enrol`.
+/// `marline fleet enroll`.
 #[derive(Debug, Args)]
 pub(super) struct EnrollArgs {
     /// The service.

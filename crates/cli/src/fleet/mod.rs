@@ -26,8 +26,8 @@ const AFTER_HELP: &str = "\
 From nothing to a stream:
   marline fleet ca init                                        an authority, which signs everybody
   marline fleet run --listen 0.0.0.0:4444 --address HOST       the service
-  marline fleet ca token --role relay --name fra-1 --address RELAY | ssh RELAY marline fleet enrol --fleet https://HOST:4444
-  marline fleet ca token --role edge --name cam-7 | ssh BOX marline fleet enrol --fleet https://HOST:4444
+  marline fleet ca token --role relay --name fra-1 --address RELAY | ssh RELAY marline fleet enroll --fleet https://HOST:4444
+  marline fleet ca token --role edge --name cam-7 | ssh BOX marline fleet enroll --fleet https://HOST:4444
   marline relay …, marline edge …                              on these machines, as `enrol` says
   marline fleet ca issue operator ann                          for you: `marline fleet status`
 docs/fleet.md begins with all of it on one machine, to be pasted.";

@@ -197,7 +197,7 @@ fn open_store(args: &RunArgs, store_url: StoreUrl) -> Result<Box<dyn Store>, Cli
             if args.store_password_file.is_some() || args.store_ca_file.is_some() || args.peer.is_some() =>
         {
             Err(CliError::usage(
-                "--store-password-file, --store-ca and --peer are for a store of several: redis://HOST:PORT",
+                "--store-password-file, --store-ca-file and --peer are for a store of several: redis://HOST:PORT",
             ))
         }
         StoreUrl::File(path) => Ok(Box::new(EmbeddedStore::open(&path).map_err(|error| cli_error(&error))?)),
@@ -255,7 +255,7 @@ fn peer_endpoint(args: &RunArgs, port: u16) -> Result<Endpoint, CliError> {
 fn coordinator_config(args: &RunArgs) -> Result<SchedulerConfig, CliError> {
     if args.burst_headroom >= Ratio::ONE {
         return Err(CliError::usage(format!(
-            "--threshold {}: less than 100% leaves something for edges",
+            "--burst-headroom {}: less than 100% leaves something for edges",
             args.burst_headroom
         )));
     }

@@ -16,7 +16,7 @@ Examples:
       Is this machine fit, and what helps where it is not?
   sudo marline paths
       Steer the MPTCP connections of all programs for the fewest joules, until Ctrl-C; then all is as before.
-  sudo marline paths --profile throughput --link wlan0 --link wwan0,metered=yes,budget=2GB
+  sudo marline paths --goal speed --link wlan0 --link wwan0,metered=yes,budget=2GB
       These two links, for speed; at most 2 GB over the second one.
   marline run -- curl -O https://example.org/big.iso
       A program that asks for MPTCP, so that there is something to steer (--transparent does it for all).
@@ -139,8 +139,9 @@ pub struct RestoreArgs {
 /// `marline paths run`.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// What is to be small or large: energy, throughput, latency or metered [default: energy].
-    #[arg(long, value_name = "NAME")]
+    /// What marline aims for: speed (the highest throughput), latency, energy or cost (the fewest bytes over metered links)
+    /// [default: energy].
+    #[arg(long, value_name = "GOAL")]
     pub(super) goal: Option<Goal>,
     /// Programs here keep what they have not sent short, as `marline edge` does: then a link of a twentieth helps an upload.
     #[arg(long)]
@@ -148,7 +149,7 @@ pub(super) struct RunArgs {
     /// Who decides: marline, or for comparisons emptcp, wifi-first or mptcp [default: marline].
     #[arg(long, value_name = "NAME")]
     pub(super) policy: Option<Policy>,
-    /// Use this interface, on these terms; repeat for more; with `,later` it need not be there yet. Without it: every link
+    /// Use this interface, on these terms; repeat for more; with `,optional` it need not be there yet. Without it: every link
     /// that works, or comes to work, also what is plugged in later.
     #[arg(long, value_name = "IFACE[,…]")]
     pub(super) link: Vec<LinkOption>,
@@ -255,8 +256,8 @@ mod tests {
         let parse_link =
             |text: &str| text.parse::<LinkOption>().map(|wanted| (wanted.link.name, wanted.is_optional));
         assert_eq!(parse_link("usb0"), Ok(("usb0".into(), false)));
-        assert_eq!(parse_link("usb0,later"), Ok(("usb0".into(), true)));
-        let link: LinkOption = "usb0,later,kind=lte,budget=2GB".parse().unwrap();
+        assert_eq!(parse_link("usb0,optional"), Ok(("usb0".into(), true)));
+        let link: LinkOption = "usb0,optional,kind=lte,budget=2GB".parse().unwrap();
         assert_eq!((link.link.kind, link.is_optional), (Some(LinkKind::Lte), true));
         assert_eq!(link.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
         for bad in ["later", "usb0,soon", "usb0,later=yes"] {

@@ -79,7 +79,7 @@ fn terminal_size() -> (usize, usize) {
 
 fn header(status: &Status) -> String {
     let mut text = format!(
-        "marline paths {}, process {}, for {}: policy {}, profile {}, {}",
+        "marline paths {}, process {}, for {}: policy {}, goal {}, {}",
         status.version,
         status.pid,
         time(status.uptime_s),
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     const STATUS: &str = r#"{
-        "version": "0.1.0", "pid": 7, "up_s": 125.0, "mode": "userspace", "policy": "wifi-first", "profile": "energy",
+        "version": "0.1.0", "pid": 7, "up_s": 125.0, "mode": "userspace", "policy": "wifi-first", "goal": "energy",
         "energy_model": "typical", "energy_j": 12.34,
         "links": [
             {"name": "wlan0", "kind": "wifi", "metered": false, "up": true, "active": 2, "suspended": 0,
@@ -278,7 +278,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[0],
-            "marline paths 0.1.0, process 7, for 2 min 5 s: policy wifi-first, profile energy, userspace; 12.3 J on typical"
+            "marline paths 0.1.0, process 7, for 2 min 5 s: policy wifi-first, goal energy, userspace; 12.3 J on typical"
         );
         assert_eq!(lines[1], "2 connections steered, 1 active, 3 plain TCP instead of MPTCP");
         assert!(lines[4].starts_with("wlan0  wifi  up") && lines[4].contains("12.3 Mbit/s"), "{}", lines[4]);

@@ -35,13 +35,13 @@ use crate::{CliError, ConfigFile, energy};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PathsConfig {
-    /// As `--profile`.
+    /// As `--goal`.
     pub goal: Option<Goal>,
     /// As `--policy`.
     pub policy: Option<Policy>,
     /// As `--link`, by name alone: their terms are below `[link.NAME]`.
     pub links: Vec<InterfaceName>,
-    /// Further ones, as `--link NAME,later`: they need not be there yet.
+    /// Further ones, as `--link NAME,optional`: they need not be there yet.
     pub optional_links: Vec<InterfaceName>,
     /// As `--kernel-pm`.
     pub kernel_pm: bool,
@@ -265,7 +265,7 @@ fn select_links(
     let is_absent = |option: &&LinkOption| survey.by_name(&option.link.name).is_none();
     if let Some(missing) = link_options.iter().filter(is_absent).find(|option| !option.is_optional) {
         return Err(no_link_error(&format!(
-            "link {0}: no such interface; `marline links` lists those there are, and `--link {0},later` waits for it",
+            "link {0}: no such interface; `marline links` lists those there are, and `--link {0},optional` waits for it",
             missing.link.name
         )));
     }
@@ -501,7 +501,7 @@ fn open_control(
     })
 }
 
-/// `steering wlan0 (wifi) and wwan0 (lte, metered), policy marline, profile energy; Ctrl-C stops it`.
+/// `steering wlan0 (wifi) and wwan0 (lte, metered), policy marline, goal energy; Ctrl-C stops it`.
 fn start_notice(config: &Config, mode: Mode) -> String {
     let links: Vec<String> = config
         .links
@@ -518,6 +518,6 @@ fn start_notice(config: &Config, mode: Mode) -> String {
         1 => " (there is only one link: nothing to choose between yet)",
         _ => "",
     };
-    let (policy, profile) = (super::render::wire_name(&config.policy), super::render::wire_name(&config.goal));
-    format!("{activity} {}{note}; policy {policy}, profile {profile}; Ctrl-C stops it", links.join(", "))
+    let (policy, goal) = (super::render::wire_name(&config.policy), super::render::wire_name(&config.goal));
+    format!("{activity} {}{note}; policy {policy}, goal {goal}; Ctrl-C stops it", links.join(", "))
 }

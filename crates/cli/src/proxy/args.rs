@@ -31,9 +31,9 @@ pub(crate) const AFTER_PLAY: &str = "\
 Examples:
   marline play https://example.org/film.mp4
       Print the address for a player; `marline proxy` must be running.
-  marline play --with mpv https://example.org/film.mp4
+  marline play --player mpv https://example.org/film.mp4
       Start the player, and a proxy for as long as it runs if there is none.
-  marline play --with mpv -H 'Referer: https://example.org/' https://cdn.example.org/live.m3u8
+  marline play --player mpv -H 'Referer: https://example.org/' https://cdn.example.org/live.m3u8
       Send a header field that the server asks for.
   marline play --page https://example.org/film.mp4
       Print the address of a page that plays it and shows what each link does.";
@@ -92,9 +92,9 @@ pub struct PlaybackArgs {
     /// The published policies otherwise than published, for comparisons: segment=500KiB,recovery=off,split=equal.
     #[arg(long, value_name = "WORDS", value_parser = parse_greenbag, hide = true)]
     pub greenbag: Option<GreenBagParams>,
-    /// What is made small once the video comes in time: energy, metered-bytes (needs --metered use) or money
-    /// (prices are in the configuration).
-    #[arg(long, default_value = "energy", value_name = "WORD")]
+    /// What marline minimizes once the video arrives in time: energy, or cost (the prices of the links in the configuration file; without
+    /// prices the bytes over metered links; needs --metered use).
+    #[arg(long, default_value = "energy", value_name = "energy|cost")]
     pub goal: Objective,
     /// Where the links cannot carry a video: smooth (one longer wait before it starts, 30 s at most) or fast (start at
     /// once, wait in the middle).

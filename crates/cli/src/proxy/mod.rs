@@ -2,8 +2,8 @@
 //!
 //! 1. What the proxy says of itself goes to standard error, one line each; with `--json` one object goes to standard
 //!    output, for programs that start it.
-//! 2. `play` without `--with` prints the address and nothing else on standard output.
-//! 3. `play --with` uses a proxy that listens already, else it runs one for as long as the player does; the exit code
+//! 2. `play` without `--player` prints the address and nothing else on standard output.
+//! 3. `play --player` uses a proxy that listens already, else it runs one for as long as the player does; the exit code
 //!    is the player's.
 
 mod args;
@@ -72,7 +72,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
     let origin_headers = parse_origin_headers(&args, &media_url)?;
     if origin_headers.is_some() && !args.page && args.player.is_none() {
         let message =
-            "-H needs --with or --page; without them, have the player send the field: the proxy passes it on";
+            "-H needs --player or --page; without them, have the player send the field: the proxy passes it on";
         return Err(CliError::usage(message));
     }
     let mut listen = args.listen;
@@ -153,12 +153,12 @@ fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Pa
     options.ca_file = link_args.ca_file;
     if playback.policy != Policy::Marline && playback.goal != Objective::Energy {
         return Err(CliError::usage(
-            "--minimise other than energy is for --policy marline alone: GreenBag knows only energy",
+            "--goal other than energy is for --policy marline alone: GreenBag knows only energy",
         ));
     }
-    if playback.goal == Objective::MeteredBytes && options.metered != MeteredUse::Use {
+    if playback.goal == Objective::Cost && options.metered != MeteredUse::Use {
         return Err(CliError::usage(
-            "--minimise metered-bytes needs --metered use: otherwise metered links are not used while another works",
+            "--goal cost needs --metered use: otherwise metered links are not used while another works",
         ));
     }
     if playback.policy == Policy::Marline && playback.greenbag.is_some() {
@@ -168,10 +168,9 @@ fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Pa
     (options.policy, options.objective, options.start_mode) = (playback.policy, playback.goal, playback.start_mode);
     options.energy_model = energy::select_model(playback.energy_model.as_deref(), file.energy_model.as_deref())?;
     options.prices = file.prices();
+    // Without prices, each byte over a metered link costs the same.
     if options.objective == Objective::Cost && options.prices.is_empty() {
-        return Err(CliError::usage(
-            "--minimise money needs a price: write price-per-gb = \"4.50\" below [link.NAME]",
-        ));
+        options.objective = Objective::MeteredBytes;
     }
     Ok(options)
 }
@@ -219,8 +218,8 @@ fn player_command(player: &str, url: &str) -> Command {
 fn spawn_error(player: &str, error: &std::io::Error) -> CliError {
     let name = player.split_whitespace().next().unwrap_or_default();
     match error.kind() {
-        std::io::ErrorKind::NotFound => CliError::usage(format!("--with {name}: there is no such program")),
-        _ => CliError::failed(format!("--with {name}: {error}")),
+        std::io::ErrorKind::NotFound => CliError::usage(format!("--player {name}: there is no such program")),
+        _ => CliError::failed(format!("--player {name}: {error}")),
     }
 }
 

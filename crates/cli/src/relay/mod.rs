@@ -1,7 +1,7 @@
 //! `marline relay`: from words to a relay that carries edges until it is stopped.
 //!
 //! 1. Everything that the user wrote and the files that it names are read before anything listens.
-//! 2. SIGTERM and SIGINT drain: no new tunnels, the old ones end, at the latest after `--drain`. The second one ends at once.
+//! 2. SIGTERM and SIGINT drain: no new tunnels, the old ones end, at the latest after `--drain-timeout`. The second one ends at once.
 //! 3. `status`, `drain` and `stop` are asked at a socket in the run directory (`control`). Where it cannot be made that is said, and
 //!    the relay carries all the same.
 //! 4. SIGHUP has certificate, key, authority and revocation list read again; files that are no good change nothing.

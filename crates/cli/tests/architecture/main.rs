@@ -92,7 +92,10 @@ fn core_depends_on_a_short_list_of_crates() {
         let used = package.get("dependencies").and_then(toml::Value::as_array).cloned().unwrap_or_default();
         // Cargo writes "name", or "name version" where the lock file has two versions.
         let name_only = |v: toml::Value| v.as_str().unwrap().split(' ').next().unwrap().to_owned();
-        depends_on.entry(package["name"].as_str().unwrap().into()).or_default().extend(used.into_iter().map(name_only));
+        depends_on
+            .entry(package["name"].as_str().unwrap().into())
+            .or_default()
+            .extend(used.into_iter().map(name_only));
     }
     let (mut visited, mut open) = (BTreeSet::new(), direct);
     while let Some(name) = open.pop() {
@@ -107,7 +110,8 @@ fn core_depends_on_a_short_list_of_crates() {
 #[test]
 fn core_does_not_use_the_standard_library() {
     let core = read(&root().join("crates/core/src/lib.rs"));
-    let is_no_std = syn::parse_file(&core).unwrap().attrs.iter().any(|attribute| attribute.path().is_ident("no_std"));
+    let is_no_std =
+        syn::parse_file(&core).unwrap().attrs.iter().any(|attribute| attribute.path().is_ident("no_std"));
     assert!(is_no_std, "crates/core/src/lib.rs: `#![no_std]` is missing");
     for module in crate_named("core").modules().values() {
         let uses_std = flat(&module.tokens).windows(3).any(|at| texts(at) == ["extern", "crate", "std"]);
@@ -236,14 +240,23 @@ fn only_the_escaping_writers_use_standard_output_and_error() {
                     next.first().is_some_and(|next| next == "!")
                 } else {
                     // A stream may be asked whether it is a terminal, and be passed to a child process.
-                    let is_asked = next.get(1).is_some_and(|next| next == ".") && next.get(2).is_some_and(|next| next == "is_terminal");
+                    let is_asked = next.get(1).is_some_and(|next| next == ".")
+                        && next.get(2).is_some_and(|next| next == "is_terminal");
                     let is_passed = before.len() == 5 && before[2] == "io" && before[3].starts_with('(');
                     let is_method = before.first().is_some_and(|before| before == ".");
                     let is_store = before.len() >= 3 && before[2] == "Store";
-                    is_stream && next.first().is_some_and(|next| next == "()") && !is_asked && !is_passed && !is_method && !is_store
+                    is_stream
+                        && next.first().is_some_and(|next| next == "()")
+                        && !is_asked
+                        && !is_passed
+                        && !is_method
+                        && !is_store
                 };
                 if writes {
-                    wrong.push(format!("{name}:{}: `{ident}` outside the escaping writers", ident.span().start().line));
+                    wrong.push(format!(
+                        "{name}:{}: `{ident}` outside the escaping writers",
+                        ident.span().start().line
+                    ));
                 }
             }
         }

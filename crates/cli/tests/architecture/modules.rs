@@ -142,7 +142,8 @@ impl Crate {
             "super" => {}
             first => {
                 let is_child = self.modules.contains_key(&[at.clone(), vec![first.to_owned()]].concat());
-                let is_bound = depth > 0 && self.modules.get(&at).is_some_and(|module| module.used.contains_key(first));
+                let is_bound =
+                    depth > 0 && self.modules.get(&at).is_some_and(|module| module.used.contains_key(first));
                 if !is_child && !is_bound {
                     return None;
                 }
@@ -169,7 +170,10 @@ impl Crate {
             for glob in &module.globs {
                 let target = [glob.as_slice(), rest].concat();
                 if let Some((to, name)) = self.resolve(&at, &target, depth + 1)
-                    && self.modules.get(&to).is_some_and(|module| name.is_empty() || module.defined.contains(segment))
+                    && self
+                        .modules
+                        .get(&to)
+                        .is_some_and(|module| name.is_empty() || module.defined.contains(segment))
                 {
                     return Some((to, name));
                 }
@@ -202,7 +206,8 @@ impl Crate {
             if modules.len() > 1 {
                 done.extend(modules.iter().cloned());
                 let inside = |(from, to): &(ModulePath, ModulePath)| modules.contains(from) && modules.contains(to);
-                let imports = between.iter().filter(|(pair, _)| inside(pair)).map(|(_, import)| import.clone()).collect();
+                let imports =
+                    between.iter().filter(|(pair, _)| inside(pair)).map(|(_, import)| import.clone()).collect();
                 cycles.push(Cycle { modules, imports });
             }
         }
@@ -313,7 +318,9 @@ fn scan(tokens: TokenStream, found: &mut Vec<(Vec<String>, usize)>) {
 fn is_path_start(tokens: &[TokenTree], at: usize, ident: &str) -> bool {
     let after_use = at > 0 && matches!(&tokens[at - 1], TokenTree::Ident(before) if before == "use");
     let inside_path = at > 0 && is_colon(&tokens[at - 1]);
-    (after_use || ["crate", "self", "super"].contains(&ident)) && !inside_path && tokens.get(at + 1).is_some_and(is_colon)
+    (after_use || ["crate", "self", "super"].contains(&ident))
+        && !inside_path
+        && tokens.get(at + 1).is_some_and(is_colon)
 }
 
 fn is_colon(token: &TokenTree) -> bool {
@@ -321,7 +328,12 @@ fn is_colon(token: &TokenTree) -> bool {
 }
 
 /// Reads the path at `at`, with the groups of a `use` tree; returns where the next token is.
-fn path_at(tokens: &[TokenTree], mut at: usize, before: &mut Vec<String>, found: &mut Vec<(Vec<String>, usize)>) -> usize {
+fn path_at(
+    tokens: &[TokenTree],
+    mut at: usize,
+    before: &mut Vec<String>,
+    found: &mut Vec<(Vec<String>, usize)>,
+) -> usize {
     let mut path = before.clone();
     let mut line = 0;
     let mut note = |line: &mut usize, span: Span| *line = if *line == 0 { span.start().line } else { *line };
@@ -340,7 +352,9 @@ fn path_at(tokens: &[TokenTree], mut at: usize, before: &mut Vec<String>, found:
                 let mut inside = 0;
                 while inside < inner.len() {
                     inside = path_at(&inner, inside, &mut path, found).max(inside + 1);
-                    while inside < inner.len() && !matches!(&inner[inside], TokenTree::Punct(comma) if comma.as_char() == ',') {
+                    while inside < inner.len()
+                        && !matches!(&inner[inside], TokenTree::Punct(comma) if comma.as_char() == ',')
+                    {
                         inside += 1;
                     }
                     inside += 1;

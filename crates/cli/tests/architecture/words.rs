@@ -78,5 +78,8 @@ fn words(line: &str) -> Vec<String> {
 
 #[test]
 fn identifiers_are_divided_into_words() {
-    assert_eq!(words("let road_of = RoadMap::KickOff; // told"), ["let", "road", "of", "road", "map", "kick", "off", "told"]);
+    assert_eq!(
+        words("let road_of = RoadMap::KickOff; // told"),
+        ["let", "road", "of", "road", "map", "kick", "off", "told"]
+    );
 }

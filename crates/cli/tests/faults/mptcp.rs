@@ -106,7 +106,7 @@ fn a_plain_program_is_carried_over_both_links_by_paths_transparent() {
     let start = || {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &network.client(), env!("CARGO_BIN_EXE_marline"), "paths", "run"]);
-        command.args(["--transparent", "--profile", "throughput", "--link", "wifi0", "--link", "lte0"]);
+        command.args(["--transparent", "--goal", "speed", "--link", "wifi0", "--link", "lte0"]);
         command.arg("--run-dir").arg(&run_dir).env("HOME", program.dir()).stderr(Stdio::null()).spawn().unwrap()
     };
     let rules = || {

@@ -175,7 +175,7 @@ fn the_metered_link_is_left_alone_until_the_buffer_asks_and_keeps_to_its_budget(
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
     let words = ["--link", "wifi0", "--link", "lte0,metered=yes,budget=3MB", "--metered", "use"];
-    let proxy = cinema.proxy(&[&words[..], &["--minimise", "metered-bytes"]].concat());
+    let proxy = cinema.proxy(&[&words[..], &["--goal", "cost"]].concat());
     let mut player = cinema.player(&proxy, 0);
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(10));
     let after = proxy.now();

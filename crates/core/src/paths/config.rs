@@ -122,10 +122,12 @@ pub enum Goal {
     #[default]
     Energy,
     /// The highest throughput, never less than that of the best single link.
+    #[serde(alias = "throughput")]
     Speed,
     /// The path with the shortest RTT, with the others established as backups.
     Latency,
     /// The fewest bytes over metered links: they are used only when no other link works.
+    #[serde(alias = "metered")]
     Cost,
 }
 
@@ -164,19 +166,27 @@ impl FromStr for Policy {
     }
 }
 
+impl Goal {
+    /// The name of the goal on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Energy => "energy",
+            Self::Speed => "speed",
+            Self::Latency => "latency",
+            Self::Cost => "cost",
+        }
+    }
+}
+
 impl FromStr for Goal {
     type Err = UnknownName;
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "energy" => Ok(Self::Energy),
-            "throughput" => Ok(Self::Speed),
+            "speed" => Ok(Self::Speed),
             "latency" => Ok(Self::Latency),
-            "metered" => Ok(Self::Cost),
-            _ => Err(UnknownName {
-                name: name.to_string(),
-                kind: "profile",
-                known: "energy, throughput, latency or metered",
-            }),
+            "cost" => Ok(Self::Cost),
+            _ => Err(UnknownName { name: name.to_string(), kind: "goal", known: "speed, latency, energy or cost" }),
         }
     }
 }

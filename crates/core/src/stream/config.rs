@@ -112,9 +112,8 @@ impl FromStr for Objective {
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "energy" => Ok(Self::Energy),
-            "metered-bytes" => Ok(Self::MeteredBytes),
-            "money" => Ok(Self::Cost),
-            _ => Err(UnknownName { name: name.to_string(), kind: "aim", known: "energy, metered-bytes or money" }),
+            "cost" => Ok(Self::Cost),
+            _ => Err(UnknownName { name: name.to_string(), kind: "goal", known: "energy or cost" }),
         }
     }
 }

@@ -25,7 +25,7 @@ pub enum CaError {
         help: &'static str,
     },
     /// The directory contains no authority.
-    #[error("{0}: no authority here; `marline fleet ca init --dir {0}` creates one", dir.display())]
+    #[error("{0}: no authority here; `marline fleet ca init --ca-dir {0}` creates one", dir.display())]
     Absent {
         /// The directory.
         dir: PathBuf,
@@ -41,7 +41,7 @@ pub enum CaError {
         dir: PathBuf,
     },
     /// The creation of the authority was interrupted.
-    #[error("{0}: the creation of this authority was interrupted; `marline fleet ca init --dir {0}` completes it", dir.display())]
+    #[error("{0}: the creation of this authority was interrupted; `marline fleet ca init --ca-dir {0}` completes it", dir.display())]
     Incomplete {
         /// Directory of the authority.
         dir: PathBuf,

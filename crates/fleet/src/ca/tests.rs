@@ -89,7 +89,7 @@ fn an_interrupted_creation_is_completed_from_any_step() {
         // A temporary file of the interrupted process.
         std::fs::write(dir.join(".ca.key.77.new"), "-----BEGIN PRIV").unwrap();
         let message = Authority::open(&dir).unwrap_err().to_string();
-        assert!(message.contains("`marline fleet ca init --dir"), "{message}");
+        assert!(message.contains("`marline fleet ca init --ca-dir"), "{message}");
         assert_eq!(message.contains("interrupted"), made > 0, "{message}");
         let authority = Authority::init(&dir, "test fleet", now()).unwrap();
         authority.issue(&edge_template(), &CertRequest::parse(&new_request()).unwrap(), now()).unwrap();

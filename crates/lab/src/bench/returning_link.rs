@@ -97,7 +97,7 @@ impl SteeredTestbed {
         let configs = DaemonConfig {
             program,
             policy: "marline",
-            goal: "throughput",
+            goal: "speed",
             model: "none",
             links: links.iter().map(|link| format!("{},kind={}", link.name, link.kind)).collect(),
             trace: None,

@@ -199,7 +199,7 @@ impl LabFleet {
         if config.assignment == RelayAssignment::Fleet {
             let listen = format!("{SERVER}:{SERVICE_PORT}");
             fleet._fleet_service =
-                Some(fleet.start_at_server("service", &["fleet", "run", "--ca", CA_DIR, "--listen", &listen])?);
+                Some(fleet.start_at_server("service", &["fleet", "run", "--ca-dir", CA_DIR, "--listen", &listen])?);
         }
         for index in 0..config.relays {
             fleet.lab.set_address(relay_address(index), true)?;

@@ -56,7 +56,7 @@ impl PathsDaemon {
         let errors = File::options().create(true).append(true).open(self.log_path());
         let errors = errors.map_err(LabError::at_step("a file for the daemon's errors"))?;
         let mut command = self.command(&["run"]);
-        command.args(["--policy", self.config.policy, "--profile", self.config.goal]);
+        command.args(["--policy", self.config.policy, "--goal", self.config.goal]);
         command.args(["--energy-model", self.config.model]);
         command.args(self.config.links.iter().flat_map(|link| ["--link", link]));
         if let Some(trace) = &self.config.trace {

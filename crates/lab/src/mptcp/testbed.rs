@@ -56,7 +56,7 @@ impl PathVariant {
     /// Ours.
     pub(crate) const MARLINE: Self = Self::Daemon("marline", "energy");
     /// Ours, for the most bytes a second.
-    pub(crate) const MARLINE_THROUGHPUT: Self = Self::Daemon("marline", "throughput");
+    pub(crate) const MARLINE_THROUGHPUT: Self = Self::Daemon("marline", "speed");
 
     /// As tables name it.
     pub(crate) fn name(self, links: &[LinkSpec]) -> String {
@@ -68,7 +68,9 @@ impl PathVariant {
             Self::WifiFirst => "wifi-first".into(),
             Self::Daemon("marline", "energy") => "marline".into(),
             Self::Daemon(policy, "energy") => policy.into(),
-            Self::Daemon(policy, profile) => format!("{policy} {profile}"),
+            // The name of these rows in committed results.
+            Self::Daemon(policy, "speed") => format!("{policy} throughput"),
+            Self::Daemon(policy, goal) => format!("{policy} {goal}"),
         }
     }
 }

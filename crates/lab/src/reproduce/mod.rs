@@ -157,7 +157,7 @@ fn check_options(args: &ReproduceArgs) -> Result<(), LabError> {
         ("--sender", !args.senders.is_empty(), &["super"], NONE),
         ("--traces", !args.traces.is_empty(), &["greenbag", "emptcp"], &["greenbag", "emptcp"]),
         ("--jobs", args.jobs.is_some(), &["greenbag", "emptcp", "bass", "super"], NONE),
-        ("--cc", cc, &["emptcp", "bass"], NONE),
+        ("--congestion", cc, &["emptcp", "bass"], NONE),
         ("--scale", args.scale < 1.0, &["emptcp"], &["emptcp"]),
         ("--by-fleet", args.includes_fleet, &["bass"], NONE),
         ("--trace", args.trace.is_some(), &["greenbag", "emptcp"], NONE),
@@ -170,8 +170,11 @@ fn check_options(args: &ReproduceArgs) -> Result<(), LabError> {
         }
         // That super has no virtual time is said by itself.
         if given && args.sim && name != "super" && !simulated.contains(&name) {
-            let reason =
-                if option == "--cc" { ": its model of TCP has no congestion control to choose" } else { "" };
+            let reason = if option == "--congestion" {
+                ": its model of TCP has no congestion control to choose"
+            } else {
+                ""
+            };
             return Err(LabError::Spec(format!(
                 "{option} changes nothing of {name} in virtual time (--sim){reason}"
             )));

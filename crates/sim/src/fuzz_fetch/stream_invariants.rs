@@ -119,5 +119,5 @@ impl StreamInvariants {
 /// For so long an honest link may have nothing to do while the player waits for bytes: servers ask for pauses, and liars
 /// are found out.
 const MAX_STARVATION: Duration = Duration::from_secs(12);
-/// So long the first picture may wait for links that cost nothing: what `--minimise metered-bytes` promises.
+/// So long the first picture may wait for links that cost nothing: what `--goal cost` promises.
 const METERED_START_WAIT: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@
 //! | `faults` | carrier loss, silence, a lost priority, a killed daemon, lost events | bounds in seconds |
 //! | `scale` | a thousand and ten thousand connections, a hundred of them active | bounds of processor and memory |
 //!
-//! 1. The sender's congestion control is chosen (`--cc`); nothing else of it is ours to change.
+//! 1. The sender's congestion control is chosen (`--congestion`); nothing else of it is ours to change.
 //! 2. Clients take turns within each repetition; medians are compared.
 //! 3. A figure decides no exit code: it is 1 only if something could not be done at all. Suspect runs are named.
 

@@ -8,7 +8,7 @@
 //! 2. `--sim`: the same cases in virtual time ([`simulate`]), and figures 8 to 10 for 8 relays and 60 nodes ([`fleet`]), which no lab
 //!    holds; nothing is kept.
 //! 3. `--quick` does a few cases of each artefact with short uploads: under half a minute in virtual time.
-//! 4. `--cc` is the congestion control of plain TCP and of the edge, in real time; a relay sends on with its own (BBR where
+//! 4. `--congestion` is the congestion control of plain TCP and of the edge, in real time; a relay sends on with its own (BBR where
 //!    the kernel has it). `--by-fleet` lets the fleet's service choose relays too.
 //! 5. The exit code is 1 if an upload failed; a floor that is missed is said, and changes no code.
 

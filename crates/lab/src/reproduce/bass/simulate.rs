@@ -2,7 +2,7 @@
 //!
 //! In: a [`Case`], a [`Way`]. Out: [`Measured`].
 //!
-//! 1. TCP and MPTCP are sim's models of the kernel's ([`marline_sim::mptcp_sim`]), steered as `marline paths --profile throughput` does.
+//! 1. TCP and MPTCP are sim's models of the kernel's ([`marline_sim::mptcp_sim`]), steered as `marline paths --goal speed` does.
 //!    Links are the same both ways, so that a download stands for an upload.
 //! 2. What lies behind a link adds its round trip to the link's and its loss to the link's; its queue is not modelled, for it is
 //!    wider than the links.

@@ -7,7 +7,7 @@
 //! 2. `--sim`: the same cases in virtual time ([`simulate`]), with pairs of recorded links, a clairvoyant and the published
 //!    schedulers that are computed beside them; a minute, and nothing is kept.
 //! 3. `--quick` does one case of each sort, small; where the machine forbids a lab, it says so and leaves it out.
-//! 4. `--cc` is the sender's congestion control, `--scale` how much of large files is downloaded, `--clients`
+//! 4. `--congestion` is the sender's congestion control, `--scale` how much of large files is downloaded, `--clients`
 //!    who is compared.
 
 mod base;
