@@ -135,8 +135,8 @@ impl BufferBudget {
         let (total, others) = (Usage::sum(&usage, |_| true), Usage::sum(&usage, |holder| holder != Client::HERE));
         let client_usage = usage.get(&client).copied().unwrap_or_default();
         let base_size = BASE_WINDOW.bytes().min(self.per_player);
-        // Base windows that only programs of this machine may use: an eighth of them, in whole windows.
         let unused = self.total.saturating_sub(total.total());
+        // Base windows that only programs of this machine may use: an eighth of them, in whole windows.
         let local_reserve = (self.total / 2 / base_size.max(1) / 8).saturating_mul(base_size);
         if total.bases + base_size > self.total / 2 || base_size > unused {
             return Err(GrantError::Exhausted);
