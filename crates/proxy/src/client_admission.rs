@@ -7,7 +7,7 @@
 //!    connections and request heads is shorter.
 //! 3. Each listener has its own permits, so load on the media port cannot lock the user out of the status page.
 //!
-//! Clients are told apart by address. All programs of this machine share one, with capacity for two hundred players.
+//! Clients are distinguished by address. All programs of this machine share one, with capacity for two hundred players.
 //! Nothing better is known of a client that needs no password.
 
 use std::cell::{Cell, RefCell};

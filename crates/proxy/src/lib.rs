@@ -468,7 +468,7 @@ fn http1_builder(timeout: Duration) -> http1::Builder {
 const MAX_CONNECTIONS: usize = 2000;
 /// chosen: enough for the pages and players of one user, with their event streams.
 const MAX_STATUS_CONNECTIONS: usize = 256;
-/// chosen: a sleeping phone answers within minutes.
+/// chosen: a sleeping phone responds within minutes.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// The largest request head. Bodies are not buffered here.

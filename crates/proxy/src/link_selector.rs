@@ -5,7 +5,7 @@
 //!
 //! 1. A host keeps its link while that works, because logins are often tied to an IP address.
 //! 2. A program with [`SPREAD_THRESHOLD`] busy connections to one host wants throughput, so further ones are spread
-//!    over the links ([`SpreadMode`]). First comes a link of unknown rate, for one connection. Then comes a link that
+//!    over the links ([`SpreadMode`]). A link of unknown rate comes first, for one connection. Next is a link that
 //!    carries less than half of its even share of the busy connections, because the highest rate ever seen is a poor
 //!    predictor of the present one. Otherwise rule 3 decides.
 //! 3. A new host uses the link that would deliver its first 128 KiB soonest: two RTTs, and its share of the rate among

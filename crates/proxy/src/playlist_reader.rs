@@ -268,7 +268,7 @@ fn pass_through(
     out.changed_urls = context.write_unparsed(&mut out.text, (text, TextForm::Value), budget)?;
     if context.mark_value(&xml::lenient_text(&out.text), budget)?.is_some() {
         // CDATA sections or comments divide the URL.
-        return Err(limit_error(format!("{reason}, and it has addresses that the proxy cannot mark")));
+        return Err(limit_error(format!("{reason}, and it has URLs that the proxy cannot mark")));
     }
     out.urls = std::mem::take(&mut budget.urls);
     Ok(out)

@@ -5,7 +5,7 @@
 //!
 //! 1. A session is identified by the player (its address and User-Agent) and the URL. It exists while a response is
 //!    active and for [`SESSION_TTL`] afterwards, so that a seek finds what was learnt.
-//! 2. Each response is one [`RangeDownload`]. Callers depend on [`Sessions::open`] only, not on the machine behind it.
+//! 2. Each response is one [`RangeDownload`]. Callers depend on [`Sessions::open`] only, not on how it is driven.
 //! 3. A resource whose ranges provably belong together (size and strong validator) is remembered, with the URL that
 //!    redirects led to. The first response of each transfer verifies that it is unchanged (If-Range). If it has
 //!    changed, it is requested once more from scratch.
@@ -870,7 +870,7 @@ const SESSION_TTL: Duration = Duration::from_secs(300);
 const NO_FIRST_BYTE: &str = "the origin server accepted the request and sent no byte within a minute";
 /// chosen: the segments of one hour, each with a URL of its own. Sessions with active responses are never dropped.
 const MAX_SESSIONS: usize = 1000;
-/// chosen: about a player's buffer, and many segments behind it.
+/// chosen: about a player's buffer, and many segments before it.
 const MAX_SEGMENTS: usize = 100;
 /// How long a probed description answers conditional requests without another probe.
 const DESCRIPTION_TTL: Duration = Duration::from_secs(1);

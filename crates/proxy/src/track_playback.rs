@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(
             viewing.update_for_stream(&second, at(3700), 0, None, &stream),
             None,
-            "it is of no use any more"
+            "a segment from before a seek is ignored"
         );
     }
 
@@ -514,6 +514,6 @@ mod tests {
         let other = asks(&viewing, &sound, at(0), 0, false);
         other.on_buffered(&(0..100), None, (100, 0));
         assert_eq!(update_of(&viewing, &part, at(0)).3, 550 * 60 / 10 * 11);
-        assert_eq!(update_of(&viewing, &part, at(40_000)).3, 500 * 60 / 10 * 11, "nobody plays that any more");
+        assert_eq!(update_of(&viewing, &part, at(40_000)).3, 500 * 60 / 10 * 11, "the other track has ended");
     }
 }
