@@ -218,6 +218,7 @@ impl StreamBody {
                 (None, _) => return Poll::Ready(Some(Err(io::Error::other("the transfer ended prematurely")))),
             }
         }
+        // The startup gate may withhold some or all of the bytes.
         let mut allowed = self.session.deliverable_bytes(self.start, self.next_offset, self.peeked.len() as u64);
         if allowed == 0 && !self.peeked.is_empty() {
             self.session.startup_gate.register_waker(cx);

@@ -137,6 +137,7 @@ impl LinkSelector {
                     (false, ..) => u8::from(kept_link != Some(&link.name)),
                 };
                 (
+                    // Lower values rank first, so links in backoff come last, preceded by metered ones.
                     (backs_off, costly, tier, stats.map_or(DEFAULT_COST, LinkStats::first_bytes_time)),
                     link.name.clone(),
                 )

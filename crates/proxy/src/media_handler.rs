@@ -56,6 +56,7 @@ pub(super) async fn handle<B>(
     if path == "/" {
         return index_page::handle(request.method(), headers);
     }
+    // A token before the URL selects the header fields of the user (`marline play -H`).
     let origin_headers = sessions.options.origin_headers.as_ref();
     let matched = origin_headers.and_then(|given| Some((given, given.strip_token(path)?)));
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -65,6 +66,7 @@ pub(super) async fn handle<B>(
         }
         None => (host.to_owned(), path),
     };
+    // A mark shows that a playlist has named this URL, and in which network zone its server is.
     let (mark_zone, unmarked_path) = playlist_marks::strip_marks(path);
     let playlist_request = &PlaylistRequest { host: &host, path, is_marked: mark_zone.is_some(), permit };
     let target = match media_url::parse(unmarked_path) {
@@ -106,6 +108,8 @@ pub(super) async fn handle<B>(
         target.login.as_ref(),
     );
     let upstream_headers = if matched.is_some() { upstream_headers.with_fixed_origin() } else { upstream_headers };
+    // Three restrictions of the destinations apply together: those of the client, of the mark, and of playlists that
+    // the client follows.
     let right = EgressPolicy::for_peer(peer).with_listener(listener);
     let right = mark_zone.map_or(right, |zone| right.referred_by_zone(zone));
     let right = sessions.prefetcher.right_for(&player, &target.url, right);
@@ -150,6 +154,7 @@ pub(super) async fn handle<B>(
             Err(refusal) => return error_response(refusal),
         }
     }
+    // A segment may have been prefetched already, or its body may have to wait for the end of the preceding segment.
     let mut segment_request = sessions.prefetcher.match_request(sessions, &session, requested);
     let prefetched = match segment_request.as_mut().filter(|_| !headers.contains_key(IF_RANGE)) {
         Some(turn) => turn.take_prefetched(requested).await,

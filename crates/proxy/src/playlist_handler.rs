@@ -434,6 +434,7 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<FetchedP
     let (mut requests, mut sent_flags) = (JoinSet::new(), Vec::new());
     let mut last_error = RequestError::BadGateway("no response in time".to_owned());
     loop {
+        // Each round tries one more link, and then waits for the first response of all links that were tried.
         let next_link = links.next();
         let is_last = links.len() == 0;
         match next_link {

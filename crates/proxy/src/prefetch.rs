@@ -345,6 +345,7 @@ impl Prefetcher {
             session.set_segment(from, &playback, segment);
         }
 
+        // Prefetching restarts after the requested segment. Prefetched responses that do not follow it are dropped.
         *prefetch.task.borrow_mut() = None;
         prefetch.last_used.set(Instant::now());
         let mut waiting = std::mem::take(&mut *prefetch.prefetched.borrow_mut());
@@ -356,6 +357,7 @@ impl Prefetcher {
         let prefetched = position.and_then(|at| waiting.remove(at)).filter(|_| is_full_segment);
         waiting.retain(|prefetched| next.contains(&prefetched.segment));
         *prefetch.prefetched.borrow_mut() = waiting;
+        // If the player still reads a segment that precedes this one, that segment keeps its earlier deadline (rule 4).
         let previous = prefetch.last_request.replace(Some((Rc::clone(session), next.clone())));
         let is_successor = |(last, next): &(Rc<Session>, Vec<MediaSegment>)| {
             last.id != session.id

@@ -137,6 +137,7 @@ fn holder_to_revoke((requester, address): Holder, holders: impl Iterator<Item = 
     }
     let own_count = client_counts.get(&requester).copied().unwrap_or_default();
     let largest = client_counts.iter().max_by_key(|(_, count)| **count);
+    // A client loses a window only if it has at least two more than the requester, so that it keeps at least as many.
     let larger_client = largest
         .filter(|(client, count)| **client != requester && **count > own_count + 1)
         .map(|(client, _)| *client);

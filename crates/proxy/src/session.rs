@@ -296,8 +296,10 @@ impl Sessions {
         if let Some(timeout) = self.prefetcher.blocking_timeout(session) {
             return self.open_blocking(session, requested, timeout).await;
         }
+        // The second attempt follows if the remembered resource turns out to have changed.
         for last_try in [false, true] {
             let resource = session.resource.borrow().clone();
+            // A request for the whole resource needs no probe: its own response describes the resource.
             let from_zero =
                 matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None)) && holds(None);
             let probed = match resource {
@@ -597,6 +599,7 @@ impl Sessions {
             *outcome_slot.borrow_mut() = Some(result);
             observer.on_transfer_ended();
         });
+        // The window owns the transfer: revoking or dropping it aborts the task.
         let window_handle =
             self.windows.add_granted(session.now(), &session.right, grant, reader, AbortOnDrop(task));
         let transfer_state = TransferState { description: learnt, outcome, all_links_down: hopeless };

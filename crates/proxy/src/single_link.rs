@@ -110,6 +110,8 @@ impl SingleLinkResponse {
                         continue;
                     }
                     Err(_) => {
+                        // A request that was not sent in time is abandoned. One that was sent stays pending beside the
+                        // next link.
                         last_error = ConnError { kind: ConnErrorKind::TimedOut, text };
                         if !sent.get() {
                             pending = JoinSet::new();

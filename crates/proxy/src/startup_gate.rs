@@ -147,6 +147,8 @@ impl StartupGate {
                     media.saturating_sub(offset).min(len)
                 }
                 Some(_) => {
+                    // The response began within the media data: the player reads an index at the end, or plays from
+                    // there.
                     *elsewhere += len;
                     if *elsewhere > MAX_INDEX_BYTES {
                         *state = GateState::Released;

@@ -249,6 +249,7 @@ impl TrackPlayback {
         let profile = MediaProfile::variable(pieces.map(|(time, size)| (time, DataSize::from_bytes(size)))).ok()?;
         let playback_time_left = segment.time_after.unwrap_or(LIVE_HORIZON);
         let margin = if state.can_choose { 15 } else { 11 };
+        // Bytes of later segments that have already arrived need not be downloaded any more.
         let following_bytes = state
             .segments
             .range(segment.start + PLACEHOLDER_DURATION..)

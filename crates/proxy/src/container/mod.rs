@@ -190,6 +190,7 @@ impl ContainerScan {
             }
             match next {
                 ScanStep::SkipTo(at) if at > self.held_start => {
+                    // Discard the held bytes before the offset that is needed next.
                     let skipped = usize::try_from(at - self.held_start).unwrap_or(usize::MAX).min(self.held.len());
                     self.held.drain(..skipped);
                     self.held_start = at;
