@@ -117,7 +117,7 @@ struct DashRewriter<'a> {
     out: RewrittenPlaylist,
     /// The offset up to which the source is in the output.
     copied_until: usize,
-    /// The number of segments in lists so far.
+    /// The number of segments in all SegmentLists so far.
     segment_count: usize,
     /// The number of adaptation sets so far.
     adaptation_set_count: usize,

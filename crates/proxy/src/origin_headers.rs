@@ -48,7 +48,7 @@ impl OriginHeaders {
 impl std::fmt::Debug for OriginHeaders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<&HeaderName> = self.headers.iter().map(|(name, _)| name).collect();
-        f.debug_struct("Given").field("names", &names).finish_non_exhaustive()
+        f.debug_struct("OriginHeaders").field("names", &names).finish_non_exhaustive()
     }
 }
 
@@ -70,6 +70,6 @@ mod tests {
         ] {
             assert_eq!(given.strip_token(path), None, "{path}");
         }
-        assert_eq!(format!("{given:?}"), "Given { names: [\"x-token\"], .. }");
+        assert_eq!(format!("{given:?}"), "OriginHeaders { names: [\"x-token\"], .. }");
     }
 }

@@ -7,7 +7,7 @@
 //! 2. A playlist is recognized by its name, its media type, or its first bytes ([`ResponseSniffer`]). The first bytes
 //!    of every response are examined, whatever is remembered of the session.
 //! 3. Invalid parts of a playlist are kept, and all else is rewritten. A manifest that is not well-formed XML is passed
-//!    on, and the status says why. A playlist that exceeds the parse budget, whose encoding cannot be decoded, or that
+//!    on, and the status states the reason. A playlist that exceeds the parse budget, whose encoding cannot be decoded, or that
 //!    has a document type declaration is answered with 502: passed on unchanged, it would lead the player past the
 //!    proxy, or to URLs that do not exist.
 //! 4. The response is always complete: the proxy has changed the text, so neither ranges nor validators of the origin

@@ -37,8 +37,8 @@ pub(super) struct Tunnel {
     rate_window: Cell<(Instant, u64)>,
 }
 
-/// Opens a connection over the link that suits the host, if the policy `right` permits the destination. `kind` names
-/// the purpose in the status.
+/// Opens a connection over the link that suits the host, if the egress policy permits the destination. `kind` names the
+/// purpose in the status.
 ///
 /// # Errors
 /// The error of the last link that was tried.
