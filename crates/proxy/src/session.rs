@@ -101,7 +101,7 @@ pub(super) struct Session {
     pub(super) playlist_format: Cell<Option<PlaylistFormat>>,
     /// The resource was requested as a playlist and the response was none. Later responses may be playlists.
     pub(super) not_a_playlist: Cell<bool>,
-    /// The first byte of the resource, taken from the last probe.
+    /// The first byte of the resource, as in the last response that contained it.
     pub(super) first_byte: Cell<Option<u8>>,
     /// The player closed its last response before the end.
     pub(super) left_early: Cell<bool>,
