@@ -1,19 +1,19 @@
-//! Blocking reloads of Low-Latency HLS (draft RFC 8216bis section 6.2.5): answers that a server holds back on purpose.
+//! Blocking reloads of Low-Latency HLS (draft RFC 8216bis section 6.2.5): responses that a server delays on purpose.
 //!
-//! A player asks for a playlist that does not exist yet (`_HLS_msn`, `_HLS_part`), and the server answers once it does. Such
-//! a request keeps still for up to three target durations. That says nothing about the link, so the request is not repeated
-//! over another one meanwhile.
+//! A player requests a playlist that does not exist yet (`_HLS_msn`, `_HLS_part`), and the server responds once it
+//! does. Such a request may wait for up to three target durations. This delay does not indicate a bad link, so the
+//! request is not repeated over another one meanwhile.
 
 use std::time::Duration;
 
 use url::Url;
 
-/// Whether a request for a playlist is held back by the server.
+/// Whether the server may delay its response to this request for a playlist.
 pub(super) fn is_blocking(url: &Url) -> bool {
     query_parameters(url).any(|part| parameter_name(part) == "_HLS_msn")
 }
 
-/// The playlist that a URL is of, without the directives for its delivery: each reload has other ones.
+/// The URL of a playlist without delivery directives, which differ in each reload.
 pub(super) fn without_directives(url: &Url) -> Url {
     let mut url = url.clone();
     if query_parameters(&url).any(is_directive) {
@@ -24,7 +24,7 @@ pub(super) fn without_directives(url: &Url) -> Url {
     url
 }
 
-/// How long a server may hold an answer back, for segments of this length at most.
+/// How long a server may delay a response if segments last at most `target`.
 pub(super) fn blocking_timeout(target: Option<Duration>) -> Duration {
     target.unwrap_or(DEFAULT_TARGET_DURATION).saturating_mul(3).clamp(MIN_TIMEOUT, MAX_TIMEOUT)
 }
@@ -41,9 +41,9 @@ fn parameter_name(part: &str) -> &str {
     part.split('=').next().unwrap_or_default()
 }
 
-/// Apple's own authoring rules have segments of six seconds.
+/// The segment duration of Apple's HLS authoring specification.
 const DEFAULT_TARGET_DURATION: Duration = Duration::from_secs(6);
-/// A round trip, a name and a handshake come on top of what the server waits.
+/// The server's delay is extended by an RTT, name resolution and a handshake.
 const MIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// chosen: a player has given up by then.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives_make_no_other_playlist() {
+    fn delivery_directives_do_not_distinguish_playlists() {
         for (url, playlist, blocks) in [
             ("https://h/l.m3u8?_HLS_msn=7&_HLS_part=2", "https://h/l.m3u8", true),
             ("https://h/l.m3u8?a=%20b&_HLS_msn=7&c", "https://h/l.m3u8?a=%20b&c", true),
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn three_target_durations_are_waited() {
+    fn the_timeout_is_three_target_durations() {
         assert_eq!(blocking_timeout(Some(Duration::from_secs(4))), Duration::from_secs(12));
         assert_eq!(blocking_timeout(None), Duration::from_secs(18));
         assert_eq!(

@@ -1,6 +1,7 @@
-//! The bodies of answers: text, what a session plays, what one answer brings, what is forwarded, events.
+//! Bodies of the proxy's responses: texts, session streams, single-link responses, forwarded bodies, and events.
 //!
-//! In: turns to be polled. Out: frames. What a player lets go of ends at once with everything behind it.
+//! [`ProxyBody`] implements hyper's `Body`. Dropping a body, which happens when the player closes its connection, ends
+//! all work behind it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -26,35 +27,36 @@ use super::session::{Session, wait_for_identity};
 use super::single_link::{PeekOutcome, SingleLinkResponse, concat};
 use super::track_playback::TrackSegment;
 
-/// The body of an answer.
+/// The body of a response.
 pub(super) enum ProxyBody {
-    /// Some bytes of ours.
+    /// Bytes that the proxy itself has produced.
     Text(Full<Bytes>),
-    /// What a session plays.
+    /// A stream of a session.
     Stream(Box<StreamBody>),
-    /// What a session will play when its turn comes.
+    /// A stream of a session that has not been opened yet.
     Deferred(DeferredBody),
-    /// What one answer brings.
+    /// The body of one upstream response.
     SingleLink(Pin<Box<dyn Future<Output = PendingChunk>>>),
-    /// What another server sends.
+    /// The body of another server's response, forwarded as it arrives.
     Forwarded(Incoming),
     /// Server-sent events.
     Events(Receiver<String>),
 }
 
-/// An answer whose head is known and whose bytes come later; nothing: they cannot be had.
+/// A response whose head is known and whose stream is opened later. `opening` yields `None` if it cannot be opened.
 pub(super) struct DeferredBody {
     pub(super) opening: Pin<Box<dyn Future<Output = Option<Box<StreamBody>>>>>,
+    /// The length of the body, which the head has announced.
     pub(super) remaining: u64,
-    /// The connection that it is sent on.
+    /// The connection on which it is sent.
     pub(super) permit: Option<Rc<ConnPermit>>,
 }
 
-/// An answer that is passed on, and its next piece.
+/// A single-link response and its next chunk, once it has arrived.
 type PendingChunk = (Box<SingleLinkResponse>, Option<Result<Bytes, marline_core::fetch::ConnError>>);
 
 impl ProxyBody {
-    /// What one answer brings.
+    /// Wraps one upstream response.
     pub(super) fn single_link(response: Box<SingleLinkResponse>) -> Self {
         Self::SingleLink(Box::pin(next_chunk(response)))
     }
@@ -65,7 +67,7 @@ async fn next_chunk(mut response: Box<SingleLinkResponse>) -> PendingChunk {
     (response, next)
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when this is dropped.
 pub(super) struct AbortOnDrop(pub(super) JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -74,30 +76,30 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// The work behind a body.
+/// The state of the transfer that fills a body.
 pub(super) struct TransferState {
-    /// What its first good answer said.
+    /// The metadata of its first successful upstream response.
     pub(super) description: Rc<RefCell<Option<ResourceInfo>>>,
-    /// How it ended.
+    /// The result of the transfer; `None` while it runs.
     pub(super) outcome: Rc<RefCell<Option<Result<(), DownloadError>>>>,
-    /// No link brings anything, and none is expected to soon.
+    /// Every link has failed, and none is expected back soon.
     pub(super) all_links_down: Rc<Cell<bool>>,
 }
 
-/// The bytes of one answer to a player.
+/// The body of one response to a player, read from the window of a session's download.
 pub(super) struct StreamBody {
     id: u64,
     session: Rc<Session>,
     segment: Option<Rc<TrackSegment>>,
     window: Rc<RevocableWindow>,
     pub(super) transfer: TransferState,
-    /// Where it began.
+    /// The offset at which it began.
     start: u64,
-    /// Where the next byte is from.
+    /// The offset of the next byte.
     next_offset: u64,
-    /// Bytes that have come, and may not go yet.
+    /// Bytes that were read from the window and not yet delivered.
     peeked: Bytes,
-    /// Bytes that were promised and not delivered; none: until the end.
+    /// Bytes that were announced and not delivered yet; `None`: the length is unknown.
     remaining: Option<u64>,
 }
 
@@ -123,7 +125,7 @@ impl StreamBody {
         }
     }
 
-    /// It is sent on this connection, which is closed when its window is revoked.
+    /// Sets the connection on which it is sent. Revoking the window closes that connection.
     pub(super) fn set_connection(&self, permit: &Rc<ConnPermit>) {
         self.window.set_connection(permit);
     }
@@ -136,25 +138,25 @@ impl StreamBody {
         identity
     }
 
-    /// Waits until every link is given up; for ever while one is not.
+    /// Waits until every link has failed. Never returns while one works.
     pub(super) async fn wait_until_all_links_down(&self) {
         while !self.transfer.all_links_down.get() {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// The player is told of so many bytes.
+    /// Sets the number of bytes that are announced to the player.
     pub(super) fn set_length(&mut self, bytes: Option<u64>) {
         self.remaining = bytes;
     }
 
-    /// Nothing has come, and nothing will.
+    /// Whether the transfer has failed and no byte is buffered.
     pub(super) fn has_failed_without_data(&self) -> bool {
         let has_some = self.window.reader().is_some_and(|reader| reader.buffered().1 > 0);
         !has_some && !matches!(*self.transfer.outcome.borrow(), Some(Ok(())) | None)
     }
 
-    /// Takes bytes in until there are enough of them, or the end; they stay.
+    /// Reads bytes until `is_enough` accepts them or the body ends. They stay part of the body.
     pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> PeekOutcome {
         while !is_enough(&self.peeked) {
             let is_complete = self.remaining == Some(self.peeked.len() as u64);
@@ -172,18 +174,18 @@ impl StreamBody {
         PeekOutcome::Enough
     }
 
-    /// The bytes that have been taken in.
+    /// The bytes that [`peek`](Self::peek) has read.
     pub(super) fn peeked(&self) -> &[u8] {
         &self.peeked
     }
 
-    /// The next bytes of a body of which nothing is held back.
+    /// Polls a body that is not subject to the startup gate.
     pub(super) fn poll_ungated(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         self.session.startup_gate.release();
         self.poll_bytes(cx)
     }
 
-    /// Where it comes from, behind all redirects, and what addresses in it may lead to.
+    /// The URL after all redirects, and the destinations to which URLs in this body may lead.
     pub(super) fn source_url(&self) -> Option<(Url, EgressPolicy)> {
         let learnt = self.transfer.description.borrow();
         learnt.as_ref().map(|learnt| (learnt.url.clone(), learnt.egress.referred_by(learnt.server)))
@@ -203,24 +205,27 @@ impl StreamBody {
         }
         if self.peeked.is_empty() {
             let Some(reader) = self.window.reader() else {
-                return Poll::Ready(Some(Err(io::Error::other("its memory is needed for another client"))));
+                return Poll::Ready(Some(Err(io::Error::other(
+                    "the response was ended because another client needs its memory",
+                ))));
             };
             let Poll::Ready(next) = reader.poll_next(cx) else { return Poll::Pending };
             let is_finished = || matches!(*self.transfer.outcome.borrow(), Some(Ok(())));
             match (next, self.remaining) {
                 (Some(bytes), _) => self.add_peeked(bytes),
                 (None, None) if is_finished() => return Poll::Ready(None),
-                // The connection is cut, which the player takes for what it is.
-                (None, _) => return Poll::Ready(Some(Err(io::Error::other("the transfer broke off")))),
+                // An error makes hyper cut the connection, so that the player does not take the body for complete.
+                (None, _) => return Poll::Ready(Some(Err(io::Error::other("the transfer ended prematurely")))),
             }
         }
+        // The startup gate may withhold some or all of the bytes.
         let mut allowed = self.session.deliverable_bytes(self.start, self.next_offset, self.peeked.len() as u64);
         if allowed == 0 && !self.peeked.is_empty() {
             self.session.startup_gate.register_waker(cx);
             if self.transfer.outcome.borrow().is_none() {
                 return Poll::Pending;
             }
-            // Everything has come, or nothing more will: nobody waits for it.
+            // The transfer has ended, so waiting for more data is pointless.
             self.session.release_startup();
             allowed = u64::MAX;
         }
@@ -259,12 +264,14 @@ impl Body for ProxyBody {
                 }
                 Poll::Ready(None) => {
                     *this = Self::Text(Full::default());
-                    return Poll::Ready(Some(Err(io::Error::other("the transfer cannot begin"))));
+                    return Poll::Ready(Some(Err(io::Error::other(
+                        "the download of this response could not be started",
+                    ))));
                 }
             }
         }
         match this {
-            // It has become something else above.
+            // Unreachable: replaced by another variant above.
             Self::Deferred(_) => Poll::Pending,
             Self::Text(text) => Pin::new(text).poll_frame(cx).map(|f| f.map(|f| f.map_err(|never| match never {}))),
             Self::Stream(stream) => stream.poll_bytes(cx).map(framed),
@@ -301,7 +308,7 @@ impl Body for ProxyBody {
     }
 }
 
-/// As often as a transfer tells how it goes.
+/// As often as a transfer reports its progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Bytes as a body.
@@ -309,7 +316,7 @@ pub(super) fn full_body(bytes: Bytes) -> ProxyBody {
     ProxyBody::Text(Full::new(bytes))
 }
 
-/// A text as a body.
+/// A text as a body, with a newline at its end.
 pub(super) fn text_body(text: impl Into<String>) -> ProxyBody {
     let mut text: String = text.into();
     if !text.ends_with('\n') {

@@ -1,15 +1,17 @@
-//! How much memory the players may use, and who gets how much of it.
+//! Memory budget of the proxy: how much memory windows and playlists may use, and how it is divided among clients.
 //!
-//! 1. Every answer that is let in gets a base of [`BASE`]; one that would find less is turned away.
-//! 2. Nearly half of the bound is for larger windows: a newcomer gets half of what is left of it, up to the most for one
-//!    player. So the first ones play far ahead and the two hundredth still plays.
-//! 3. A grant is fixed for as long as it is held: bytes that are held cannot be taken back.
-//! 4. Playlists and manifests are charged as well: a sixteenth of the bound while they are fetched, read and sent
-//!    ([`Use::Lists`]), and a thirty-second for as long as their segments are remembered ([`Use::Remembered`]). Players leave
-//!    a sixteenth for both.
-//! 5. Memory is accounted for each [`Client`]. Other hosts together leave an eighth of the bases and a quarter of the lists'
-//!    part to programs of this machine; one of them has at most half of the larger windows and of the lists' part. Where no
-//!    base is left, [`Loans`](super::revocable_windows::Loans) revokes one of the client that has the most.
+//! 1. Every response that is admitted gets a window of at least [`BASE_WINDOW`]. If less is left, the request is
+//!    refused.
+//! 2. Nearly half of the total is for larger windows: each new response gets half of what is left of it, up to the
+//!    maximum for one player. So the first players buffer far ahead, and the two hundredth still plays.
+//! 3. A grant has a fixed size while it is held, because buffered bytes cannot be returned.
+//! 4. Playlists and manifests are charged as well: a sixteenth of the total while they are fetched, parsed and sent
+//!    ([`Purpose::Playlists`]), and a thirty-second while their segments are remembered ([`Purpose::PrefetchIndex`]).
+//!    Windows leave a sixteenth for both.
+//! 5. Memory is accounted for each [`Client`]. Other hosts together leave an eighth of the base windows and a quarter
+//!    of the playlist memory to programs of this machine. One of them gets at most half of the extra window memory and
+//!    of the playlist memory. If no base window is left,
+//!    [`RevocableWindows`](super::revocable_windows::RevocableWindows) revokes one of the client that has the most.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +23,7 @@ use marline_net::admission::client_network;
 use marline_net::egress::EgressPolicy;
 use sha2::{Digest as _, Sha256};
 
-/// The memory of all players.
+/// The memory budget of all players.
 #[derive(Clone, Debug)]
 pub(super) struct BufferBudget {
     total: u64,
@@ -29,7 +31,7 @@ pub(super) struct BufferBudget {
     usage: Arc<Usage>,
 }
 
-/// Whom memory is for: an IPv4 address or 64 bits of IPv6 of another host; none: the programs of this machine.
+/// The holder of memory: another host, by IPv4 address or 64 bits of IPv6, or (`None`) all programs of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Client(Option<IpAddr>);
 
@@ -37,18 +39,18 @@ impl Client {
     /// The programs of this machine.
     pub(super) const HERE: Self = Self(None);
 
-    /// The client that a request with this right is of.
+    /// The client whose request has this policy.
     pub(super) fn of_right(right: &EgressPolicy) -> Self {
         Self(right.requester().map(client_network))
     }
 
-    /// The client of a player, which [`player`] names.
+    /// The client of a player that [`player_name`] names.
     pub(super) fn of_player(player: &str) -> Self {
         let address = player.split(' ').next().unwrap_or_default().parse::<IpAddr>().ok();
         Self(address.filter(|address| !address.to_canonical().is_loopback()).map(client_network))
     }
 
-    /// Which client has the most of what these have; of several `own`, if it is one of them.
+    /// The client that occurs most often, `preferred` in a tie.
     pub(super) fn largest(clients: impl Iterator<Item = Self>, preferred: Self) -> Self {
         let mut counts = BTreeMap::new();
         clients.for_each(|client| *counts.entry(client).or_insert(0_usize) += 1);
@@ -57,8 +59,8 @@ impl Client {
     }
 }
 
-/// The name of a player: its address and its User-Agent. Names are kept in many places, so of a long User-Agent there is only
-/// the beginning, and a digest that no other one has.
+/// The name of a player: its address and its User-Agent. Names are stored in many places, so a long User-Agent is
+/// replaced by its beginning and a digest that distinguishes it from others.
 pub(super) fn player_name(address: IpAddr, user_agent: &str) -> String {
     if user_agent.len() <= MAX_USER_AGENT {
         return format!("{address} {user_agent}");
@@ -68,21 +70,21 @@ pub(super) fn player_name(address: IpAddr, user_agent: &str) -> String {
     format!("{address} {prefix}… (SHA-256 {digest})")
 }
 
-/// What is granted. Behind a lock because lists are read on threads of their own, and take their part with them.
+/// All memory in use. A lock protects it because playlists are parsed on other threads, which own their reservations.
 #[derive(Debug, Default)]
 struct Usage(Mutex<BTreeMap<Client, ClientUsage>>);
 
-/// What is granted to one client.
+/// The memory in use by one client.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct ClientUsage {
     bases: u64,
-    /// Beyond the bases.
+    /// Window memory beyond the base windows.
     extras: u64,
     playlists: u64,
     prefetch_index: u64,
 }
 
-/// One player's part; given back when it is dropped.
+/// The window memory of one response, returned when this is dropped.
 #[derive(Debug)]
 pub(super) struct WindowGrant {
     base_size: u64,
@@ -91,25 +93,25 @@ pub(super) struct WindowGrant {
     usage: Arc<Usage>,
 }
 
-/// Why there is no part for one more answer.
+/// Why no window can be granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GrantError {
-    /// All memory is taken.
+    /// All memory is in use.
     Exhausted,
-    /// What other hosts may have together is taken.
+    /// The share of all other hosts together is in use.
     RemoteShareExhausted,
 }
 
-/// What memory is for that no player's window takes.
+/// Purposes of memory outside windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// Texts of lists, as they came and as they are sent.
+    /// Texts of playlists, as received and as rewritten.
     Playlists,
-    /// The segments of lists that players follow.
+    /// The segments of playlists that players follow.
     PrefetchIndex,
 }
 
-/// Memory for lists; given back when it is dropped.
+/// Memory for a playlist, returned when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     bytes: u64,
@@ -119,21 +121,22 @@ pub(super) struct Reservation {
 }
 
 impl BufferBudget {
-    /// So much in all, and for one player.
+    /// A budget of `total` bytes, with at most `per_player` (and half of the total) for one player.
     pub(super) fn new(total: DataSize, per_player: DataSize) -> Self {
         Self { total: total.bytes(), per_player: per_player.bytes().min(total.bytes() / 2), usage: Arc::default() }
     }
 
-    /// A part for one more answer of a client, whose player has `has` already.
+    /// Grants a window for another response of a client whose player already holds `held`.
     ///
     /// # Errors
-    /// There is nothing left.
+    /// Too little memory is left, in total or for other hosts.
     pub(super) fn grant(&self, client: Client, held: DataSize) -> Result<WindowGrant, GrantError> {
         let mut usage = self.usage.lock();
         let (total, others) = (Usage::sum(&usage, |_| true), Usage::sum(&usage, |holder| holder != Client::HERE));
         let client_usage = usage.get(&client).copied().unwrap_or_default();
         let base_size = BASE_WINDOW.bytes().min(self.per_player);
         let unused = self.total.saturating_sub(total.total());
+        // Base windows that only programs of this machine may use: an eighth of them, in whole windows.
         let local_reserve = (self.total / 2 / base_size.max(1) / 8).saturating_mul(base_size);
         if total.bases + base_size > self.total / 2 || base_size > unused {
             return Err(GrantError::Exhausted);
@@ -141,6 +144,8 @@ impl BufferBudget {
         if client != Client::HERE && others.bases + base_size > (self.total / 2).saturating_sub(local_reserve) {
             return Err(GrantError::RemoteShareExhausted);
         }
+        // Half of the total is for base windows, a sixteenth for playlists, and the rest for extras. Another host gets
+        // at most half of the extras, and each grant at most half of what is left.
         let total_extras = self.total / 2 - self.total / 16;
         let client_extras = if client == Client::HERE {
             total_extras
@@ -156,13 +161,13 @@ impl BufferBudget {
         Ok(WindowGrant { base_size, extra_size, client, usage: Arc::clone(&self.usage) })
     }
 
-    /// Memory for lists of a client; none: there is not so much left.
+    /// Reserves memory for a playlist of a client; `None` if too little is left.
     pub(super) fn reserve(&self, client: Client, purpose: Purpose, bytes: u64) -> Option<Reservation> {
         let mut reservation = Reservation { bytes: 0, purpose, client, budget: self.clone() };
         reservation.grow(bytes).then_some(reservation)
     }
 
-    /// What is left of this for a client, for a part of so many bytes in all.
+    /// How much of a purpose is left for a client. `requested` is the size of the whole reservation.
     fn available(
         &self,
         usage: &BTreeMap<Client, ClientUsage>,
@@ -171,7 +176,7 @@ impl BufferBudget {
         requested: u64,
     ) -> u64 {
         let limit = match purpose {
-            // The last quarter is for small parts: a playlist of a few segments must not wait for huge ones.
+            // The last quarter is for small reservations, so that short playlists need not wait for huge ones.
             Purpose::Playlists if requested > SMALL_RESERVATION => self.total / 16 / 4 * 3,
             Purpose::Playlists => self.total / 16,
             Purpose::PrefetchIndex => self.total / 32,
@@ -189,12 +194,12 @@ impl BufferBudget {
             .min((limit / 2).max(SMALL_RESERVATION).saturating_sub(client_total))
     }
 
-    /// The most for one player.
+    /// The maximum for one player.
     pub(super) fn max_window(&self) -> DataSize {
         DataSize::from_bytes(self.per_player)
     }
 
-    /// Granted to players now, in all.
+    /// Window memory in use, in total.
     pub(super) fn granted_total(&self) -> DataSize {
         let total = Usage::sum(&self.usage.lock(), |_| true);
         DataSize::from_bytes(total.bases + total.extras)
@@ -202,7 +207,7 @@ impl BufferBudget {
 }
 
 impl WindowGrant {
-    /// How far its holder may read ahead.
+    /// The size of the window.
     pub(super) fn size(&self) -> DataSize {
         DataSize::from_bytes(self.base_size + self.extra_size)
     }
@@ -219,7 +224,7 @@ impl Drop for WindowGrant {
 }
 
 impl Reservation {
-    /// Takes more; whether there was so much left.
+    /// Increases the reservation; returns false if too little is left.
     pub(super) fn grow(&mut self, bytes: u64) -> bool {
         let mut usage = self.budget.usage.lock();
         let fits = bytes <= self.budget.available(&usage, self.client, self.purpose, self.bytes + bytes);
@@ -230,7 +235,7 @@ impl Reservation {
         fits
     }
 
-    /// Gives back all but so much.
+    /// Returns memory beyond this size.
     pub(super) fn shrink_to(&mut self, bytes: u64) {
         let (returned, purpose) = (self.bytes.saturating_sub(bytes), self.purpose);
         self.bytes -= returned;
@@ -244,12 +249,12 @@ impl Reservation {
         self.bytes
     }
 
-    /// Whom it is for.
+    /// The client that holds the reservation.
     pub(super) fn client(&self) -> Client {
         self.client
     }
 
-    /// How much more there may be.
+    /// How much the reservation can still grow.
     pub(super) fn available(&self) -> u64 {
         let usage = self.budget.usage.lock();
         let available = |part| self.budget.available(&usage, self.client, self.purpose, part);
@@ -265,11 +270,11 @@ impl Drop for Reservation {
 
 impl Usage {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Client, ClientUsage>> {
-        // No holder of the lock can panic between two writes that belong together.
+        // No code panics while it holds the lock between two related writes.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What all clients have for which `counts` is true.
+    /// The memory in use by all clients that `is_counted` selects.
     fn sum(usage: &BTreeMap<Client, ClientUsage>, is_counted: impl Fn(Client) -> bool) -> ClientUsage {
         usage.iter().filter(|(client, _)| is_counted(**client)).fold(
             ClientUsage::default(),
@@ -282,7 +287,7 @@ impl Usage {
         )
     }
 
-    /// Changes what a client has, and forgets a client that has nothing.
+    /// Changes the accounting of a client, and removes a client without memory.
     fn update(&self, client: Client, change: impl FnOnce(&mut ClientUsage)) {
         let mut usage = self.lock();
         let client_usage = usage.entry(client).or_default();
@@ -313,12 +318,12 @@ impl ClientUsage {
     }
 }
 
-/// chosen: 1 Mbit/s for eight seconds, or 80 Mbit/s × 100 ms; 256 players fit in the default bound.
+/// chosen: 1 Mbit/s for eight seconds, or 80 Mbit/s × 100 ms. With the default budget, 256 players fit.
 const BASE_WINDOW: DataSize = DataSize::from_mib(1);
-/// chosen: what a playlist of some hundred segments takes up together with what is made of it.
+/// chosen: the memory for a playlist of some hundred segments, including its rewritten text.
 const SMALL_RESERVATION: u64 = 512 * 1024;
 
-/// Of a User-Agent so much is kept as it is. chosen: those of browsers have 150 bytes.
+/// The length up to which a User-Agent is kept unchanged. chosen: those of browsers have 150 bytes.
 const MAX_USER_AGENT: usize = 256;
 
 #[cfg(test)]
@@ -326,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_players_get_the_most_and_the_two_hundredth_still_gets_some() {
+    fn the_first_players_get_the_most_and_the_two_hundredth_gets_a_base_window() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let grants: Vec<WindowGrant> =
             (0..200).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
@@ -339,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn one_player_gets_no_more_by_asking_twice() {
+    fn a_second_request_of_a_player_gets_no_extra_memory() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let first = memory.grant(Client::HERE, DataSize::ZERO).unwrap();
         assert_eq!(memory.grant(Client::HERE, first.size()).unwrap().size(), BASE_WINDOW);
     }
 
     #[test]
-    fn who_would_find_nothing_is_turned_away() {
+    fn a_request_without_a_base_window_is_refused() {
         let memory = BufferBudget::new(DataSize::from_mib(4), DataSize::from_mib(32));
         let grants: Vec<WindowGrant> =
             (0..10).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
@@ -355,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_their_part_and_no_more_however_many_players_there_are() {
+    fn playlists_have_a_fixed_share_for_any_number_of_players() {
         let memory = BufferBudget::new(DataSize::from_mib(64), DataSize::from_mib(32));
         let mut list = memory.reserve(Client::HERE, Purpose::Playlists, 3 << 20).unwrap();
         assert!(!list.grow(1) && memory.reserve(Client::HERE, Purpose::Playlists, SMALL_RESERVATION + 1).is_none());
@@ -379,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_with_a_long_user_agent_has_a_short_name_of_its_own() {
+    fn a_player_with_a_long_user_agent_has_a_short_unique_name() {
         let address = [192, 168, 1, 7].into();
         let long = |end: &str| player_name(address, &format!("{}{end}", "x".repeat(7500)));
         assert_eq!(player_name(address, "mpv"), "192.168.1.7 mpv");
@@ -395,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_leave_windows_to_this_machine_and_larger_ones_to_each_other() {
+    fn other_hosts_leave_base_windows_to_this_machine_and_extras_to_each_other() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let [one, two] = ["192.0.2.1:5", "192.0.2.2:5"].map(remote_client);
         let greedy: Vec<WindowGrant> = (0..250).filter_map(|_| memory.grant(one, DataSize::ZERO).ok()).collect();
@@ -411,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_leave_memory_for_lists_to_this_machine_and_to_each_other() {
+    fn other_hosts_leave_playlist_memory_to_this_machine_and_to_each_other() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let [one, two, three] = ["192.0.2.1:5", "192.0.2.2:5", "192.0.2.3:5"].map(remote_client);
         let small = |client| memory.reserve(client, Purpose::Playlists, SMALL_RESERVATION);

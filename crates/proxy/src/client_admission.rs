@@ -1,14 +1,14 @@
 //! Admission of clients: how many connections the proxy keeps, and which one is closed when there are too many.
 //!
-//! 1. Connections that work are bounded in all and for each address ([`Guests`]): beyond the total, the network with the
-//!    most loses its newest. A tunnel counts for as long as it lasts.
-//! 2. Connections that have not asked for anything are bounded more tightly ([`Handshakes`]): a new one closes the oldest
-//!    of the network that has the most. Where half of all places are taken, they have little time, and so have connections
-//!    that are idle between two requests.
-//! 3. Each listener has places of its own, so nothing at the media port keeps the user from the status page.
+//! 1. Connections with a request are bounded in total and for each address ([`ConnAdmission`]). Beyond the total, the
+//!    network with the most connections loses its newest. A tunnel counts as long as it lasts.
+//! 2. Connections without a request so far are bounded more tightly ([`PendingHandshakes`]): a new one closes the
+//!    oldest of the network that has the most. While more than half of all permits are in use, the timeout for idle
+//!    connections and request heads is shorter.
+//! 3. Each listener has its own permits, so load on the media port cannot lock the user out of the status page.
 //!
-//! A client is an address: programs of this machine share one, with room for two hundred players. Nothing better is known
-//! of a client that needs no password.
+//! Clients are distinguished by address. All programs of this machine share one, with capacity for two hundred players.
+//! Nothing better is known of a client that needs no password.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -18,17 +18,17 @@ use std::time::Duration;
 use marline_net::admission::{ConnAdmission, GuestTicket, HandshakeTicket, PendingHandshakes};
 use tokio::sync::watch;
 
-/// The clients of one listener.
+/// Admission control of one listener.
 pub(super) struct ClientAdmission {
     admitted: RefCell<ConnAdmission<Rc<watch::Sender<bool>>>>,
-    /// Those that have not asked for anything.
+    /// Connections that have not sent a request yet.
     awaiting_request: RefCell<PendingHandshakes<Rc<watch::Sender<bool>>>>,
     open_count: Cell<usize>,
     max: usize,
 }
 
 impl ClientAdmission {
-    /// At most `most` connections at once.
+    /// Permits at most `max` connections at once.
     pub(super) fn new(max: usize) -> Rc<Self> {
         Rc::new(Self {
             admitted: RefCell::new(ConnAdmission::new(max, max / 2)),
@@ -38,12 +38,12 @@ impl ClientAdmission {
         })
     }
 
-    /// A place for a connection from there; none: it is to be closed.
+    /// Requests a permit for a connection from this address; `None`: the connection must be closed.
     pub(super) fn admit(self: &Rc<Self>, address: IpAddr) -> Option<Rc<ConnPermit>> {
         let (close_tx, close_rx) = watch::channel(false);
         let close_tx = Rc::new(close_tx);
         let Ok((ticket, evicted)) = self.admitted.borrow_mut().admit(address, Rc::clone(&close_tx)) else {
-            tracing::debug!(%address, "no place for one more connection");
+            tracing::debug!(%address, "connection refused: too many connections from this address or in total");
             return None;
         };
         let (idle_ticket, idle_evicted) = self.awaiting_request.borrow_mut().admit(address, Rc::clone(&close_tx));
@@ -60,12 +60,12 @@ impl ClientAdmission {
         }))
     }
 
-    /// How long a connection may be idle before a request, and take for its head.
+    /// How long a connection may be idle before a request, and how long a request head may take.
     pub(super) fn idle_timeout(&self) -> Duration {
         if self.open_count.get() > self.max / 2 { SHORT_IDLE_TIMEOUT } else { IDLE_TIMEOUT }
     }
 
-    /// There are no descriptors left: who waits longest without having asked makes room.
+    /// Frees a descriptor: closes the connection that has waited longest without sending a request.
     pub(super) fn evict_idle(&self) {
         if let Some(close_tx) = self.awaiting_request.borrow_mut().evict() {
             let _ = close_tx.send(true);
@@ -73,7 +73,7 @@ impl ClientAdmission {
     }
 }
 
-/// A connection's place, until it is dropped.
+/// The permit of one connection, released when it is dropped.
 pub(super) struct ConnPermit {
     clients: Rc<ClientAdmission>,
     ticket: GuestTicket,
@@ -83,21 +83,21 @@ pub(super) struct ConnPermit {
 }
 
 impl ConnPermit {
-    /// A request has come.
+    /// A request has arrived: from now on only the bound for active connections applies.
     pub(super) fn on_request(&self) {
         if let Some(ticket) = self.idle_ticket.take() {
             self.clients.awaiting_request.borrow_mut().release(ticket);
         }
     }
 
-    /// The connection is to be closed.
+    /// Requests that the connection be closed.
     pub(super) fn close(&self) {
         let _ = self.close_tx.send(true);
     }
 
-    /// Waits until the connection has to make room, or is to be closed.
+    /// Waits until the connection is evicted, or has to be closed.
     pub(super) async fn wait_for_eviction(&self) {
-        // The sender is a part of this, so it cannot be gone.
+        // `self` owns a sender, so the channel cannot be closed.
         let _ = self.close_rx.clone().wait_for(|is_closed| *is_closed).await;
     }
 }
@@ -110,9 +110,10 @@ impl Drop for ConnPermit {
     }
 }
 
-/// For the head of a request, and how long an idle connection stays.
+/// Limits the duration of a request head and of idle periods.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same while more than half of all places are taken. chosen: three round trips of a satellite link, and retransmissions.
+/// The same while more than half of all permits are in use. chosen: three RTTs of a satellite link, and
+/// retransmissions.
 const SHORT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_has_half_of_the_places_and_a_quarter_without_a_request() {
+    fn one_address_may_hold_half_of_all_connections_and_a_quarter_before_a_request() {
         let clients = ClientAdmission::new(40);
         let silent: Vec<_> = (0..20).map(|_| clients.admit(address(1)).unwrap()).collect();
         assert!(clients.admit(address(1)).is_none());
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_takes_the_place_of_one_of_those_who_have_most() {
+    fn at_the_limit_a_new_client_evicts_the_newest_connection_of_the_largest_client() {
         let clients = ClientAdmission::new(4);
         let admit_busy = |n| clients.admit(address(n)).inspect(|seat| seat.on_request()).unwrap();
         let [a, b, c, d] = [1, 1, 2, 2].map(admit_busy);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_less_patience_where_places_are_few() {
+    fn the_idle_timeout_is_shorter_when_more_than_half_of_the_permits_are_used() {
         let clients = ClientAdmission::new(4);
         let seats: Vec<_> = (1..=3).filter_map(|n| clients.admit(address(n))).collect();
         assert_eq!(clients.idle_timeout(), SHORT_IDLE_TIMEOUT);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_go_is_told_and_who_leaves_is_not() {
+    fn eviction_notifies_idle_connections_and_no_busy_ones() {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
             let clients = ClientAdmission::new(40);
             let seat = clients.admit(address(1)).unwrap();

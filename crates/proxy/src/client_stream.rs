@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// See the [module](self).
+/// The connection of a client; see the [module documentation](self).
 pub(super) struct ClientStream {
     stream: TcpStream,
     is_served: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ impl ClientStream {
         self.stream
     }
 
-    /// Whether the bytes are written in another form, or begin to be.
+    /// Starts to replace the bytes if they are a response of hyper. Returns whether a replacement is being written.
     fn begin_replacement(&mut self, bytes: &[u8]) -> bool {
         if self.replacement.is_none() && !self.is_served.load(Ordering::Relaxed) {
             self.replacement = with_explanation(bytes).map(|bytes_with_text| ReplacedResponse {

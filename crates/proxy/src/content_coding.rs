@@ -1,7 +1,8 @@
-//! Bodies of playlists that come compressed although the server was asked for them as they are.
+//! Decodes playlists that servers send compressed although the proxy does not request that.
 //!
-//! A compressed text can be a thousand times smaller than what comes out of it, so the output has a bound and is charged to
-//! a [`Cost`] as it comes. What a decoder needs beside it is bounded by the formats: 32 KiB for deflate, 16 MiB for Brotli.
+//! A decompressed text can be a thousand times larger than its input, so the output is bounded and charged to a
+//! [`ParseBudget`] as it is produced. The formats bound the additional memory of a decoder: 32 KiB for deflate, 16 MiB
+//! for Brotli.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -9,7 +10,7 @@ use std::io::{self, Read};
 
 use super::parse_budget::{ParseBudget, PlaylistError, limit_error, malformed_error};
 
-/// What was done to a body, as Content-Encoding says.
+/// A coding named in Content-Encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ContentCoding {
     Gzip,
@@ -17,10 +18,10 @@ pub(super) enum ContentCoding {
     Brotli,
 }
 
-/// The codings of a value of Content-Encoding (RFC 9110 section 8.4), in the order in which they were applied.
+/// Parses a value of Content-Encoding (RFC 9110 section 8.4). The codings are in the order in which they were applied.
 ///
 /// # Errors
-/// One of them is not known, or there are too many.
+/// One of them is unknown, or there are too many.
 pub(super) fn parse_codings(encoding: &str) -> Result<Vec<ContentCoding>, PlaylistError> {
     let mut codings = Vec::new();
     for name in encoding.split(',') {
@@ -32,14 +33,14 @@ pub(super) fn parse_codings(encoding: &str) -> Result<Vec<ContentCoding>, Playli
             _ => return Err(malformed_error("its encoding is not known")),
         }
         if codings.len() > MAX_CODINGS {
-            return Err(malformed_error("it is encoded several times"));
+            return Err(malformed_error("it has too many content encodings"));
         }
     }
     Ok(codings)
 }
 
-/// The format of a body with this coding; none: it is not encoded. Players tell gzip and zlib apart by the header, whatever the
-/// server calls them, and some servers send deflate without the header that RFC 9110 asks for.
+/// The format of a body with this coding; `None`: it is not compressed. Players distinguish gzip and zlib by the
+/// header, whatever the server calls them, and some servers send deflate without the header that RFC 9110 requires.
 fn detect_compression(input: &[u8], coding: ContentCoding) -> Option<CompressionFormat> {
     match coding {
         ContentCoding::Brotli => Some(CompressionFormat::Brotli),
@@ -50,10 +51,10 @@ fn detect_compression(input: &[u8], coding: ContentCoding) -> Option<Compression
     }
 }
 
-/// The text behind a value of Content-Encoding: the coding that was applied last is undone first.
+/// Decodes a body according to its Content-Encoding, beginning with the coding that was applied last.
 ///
 /// # Errors
-/// The coding is not known, the body is damaged, or what comes out of it is longer than `most`.
+/// The coding is unknown, the body is damaged, or the result is longer than `max_len`.
 pub(super) fn decode(
     body: &[u8],
     encoding: &str,
@@ -75,12 +76,13 @@ pub(super) fn decode(
     }
     match bytes {
         Some(bytes) => Ok(bytes),
-        None if body.len() > max_len => Err(limit_error("it is too long")),
+        None if body.len() > max_len => Err(limit_error("the playlist is too long")),
         None => Ok(body.to_vec()),
     }
 }
 
-/// What comes out of the first bytes of a body, at most so much, and whether the next byte cannot be decoded, however many follow.
+/// Decodes the first bytes of a body, to at most `max_len` bytes. Also returns whether the next byte cannot be decoded,
+/// however many follow.
 pub(super) fn decode_prefix<'a>(
     prefix: &'a [u8],
     codings: &[ContentCoding],
@@ -114,7 +116,7 @@ fn decompress_prefix(input: &[u8], format: CompressionFormat, max_len: usize) ->
         match decoder.read(free) {
             Ok(0) => break false,
             Ok(len_read) => len += len_read,
-            // A decoder that wants more than there is reports an error as well.
+            // A decoder that needs more input reports an error as well.
             Err(_) => break !has_ended.get(),
         }
     };
@@ -131,7 +133,7 @@ enum CompressionFormat {
     Brotli,
 }
 
-/// The first bytes of a body, and whether a decoder wanted more of them.
+/// The first bytes of a body. Records whether a decoder wanted more of them.
 struct PrefixReader<'a> {
     remaining: &'a [u8],
     has_ended: &'a Cell<bool>,
@@ -144,14 +146,14 @@ impl Read for PrefixReader<'_> {
     }
 }
 
-/// All members, one after the other. flate2's own decoder of several would go through any number of empty ones at once.
+/// Decompresses all members. flate2's MultiGzDecoder would process any number of empty members in one call.
 fn gunzip(mut input: &[u8], max_len: usize, cost: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
     let mut decoded = Vec::new();
     loop {
         let mut member_decoder = flate2::bufread::GzDecoder::new(input);
         read_into(&mut decoded, &mut member_decoder, max_len, cost)?;
         input = member_decoder.into_inner();
-        // Anything else behind a member is padding.
+        // Other data after a member is padding.
         if !input.starts_with(&GZIP_MAGIC) {
             return Ok(decoded);
         }
@@ -170,7 +172,7 @@ fn read_into(
     max_len: usize,
     cost: &mut ParseBudget,
 ) -> Result<(), PlaylistError> {
-    // A decoder's tables are set up even for nothing.
+    // Setting up the tables of a decoder costs work even for an empty body.
     cost.charge_work(DECODER_SETUP_COST)?;
     let mut buffer = [0; BUFFER_SIZE];
     loop {
@@ -179,21 +181,21 @@ fn read_into(
             Ok(len) => {
                 cost.charge_work(len)?;
                 if out.capacity() - out.len() < len {
-                    // Doubling would take up memory that nobody has counted.
+                    // Doubling the capacity would allocate memory that is not accounted.
                     out.reserve_exact(len.max(out.len() / 8));
                 }
                 out.extend_from_slice(buffer.get(..len).unwrap_or_default());
                 if out.len() > max_len {
-                    return Err(limit_error(format!("it has more than {} MiB when it is decoded", max_len >> 20)));
+                    return Err(limit_error(format!("the decoded playlist has more than {} MiB", max_len >> 20)));
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return Err(malformed_error("its encoding is damaged")),
+            Err(_) => return Err(malformed_error("its compressed data is damaged")),
         }
     }
 }
 
-/// Whether a zlib header stands at the beginning (RFC 1950 section 2.2).
+/// Whether the bytes begin with a zlib header (RFC 1950 section 2.2).
 fn is_zlib(input: &[u8]) -> bool {
     match input {
         [method, flags, ..] => method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31),
@@ -202,7 +204,7 @@ fn is_zlib(input: &[u8]) -> bool {
 }
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-/// What servers write there before a body that is not encoded.
+/// Values of Content-Encoding that servers use for bodies without an encoding.
 const IDENTITY_NAMES: [&str; 11] =
     ["", "identity", "none", "binary", "7bit", "8bit", "utf-8", "utf8", "us-ascii", "iso-8859-1", "windows-1252"];
 const MAX_CODINGS: usize = 2;
@@ -230,7 +232,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_coding_is_undone() {
+    fn each_coding_is_decoded() {
         let plain = b"#EXTM3U\n".repeat(1000);
         let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
         let mut bare = DeflateEncoder::new(Vec::new(), Compression::fast());
@@ -244,7 +246,7 @@ pub(super) mod tests {
         // "#EXTM3U\n" by the reference encoder.
         let brotli = [0x8b, 0x03, 0x80, 0x23, 0x45, 0x58, 0x54, 0x4d, 0x33, 0x55, 0x0a, 0x03];
         assert_eq!(decode_text(&brotli, "br").unwrap(), b"#EXTM3U\n");
-        // Servers name a coding that they have not applied, twice what they have applied once, or one for the other.
+        // Some servers name a coding that they have not applied, name it twice, or confuse two of them.
         assert_eq!(decode_text(&plain, "gzip").unwrap(), plain);
         assert_eq!(decode_text(&gzipped(&plain), "gzip, gzip").unwrap(), plain);
         assert_eq!(decode_text(&gzipped(&plain), "deflate, utf-8,").unwrap(), plain);
@@ -253,7 +255,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_beginning_is_decoded_through_all_codings() {
+    fn a_prefix_is_decoded_through_all_codings() {
         let out = |first: &[u8], encoding: &str| {
             let (text, is_damaged) = decode_prefix(first, &parse_codings(encoding).unwrap(), 1 << 16);
             (text.into_owned(), is_damaged)
@@ -278,7 +280,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_undone_is_said_and_a_bomb_ends_at_its_bound() {
+    fn undecodable_bodies_and_bombs_are_refused() {
         for (body, encoding) in
             [(&b"\x1f\x8bx"[..], "gzip"), (b"plain", "br"), (b"x", "zstd"), (b"x", "gzip, gzip, gzip")]
         {

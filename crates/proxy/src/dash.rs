@@ -1,20 +1,21 @@
-//! DASH manifests (ISO/IEC 23009-1): the text with addresses that lead to the proxy, and the segments of each
+//! Rewrites DASH manifests (ISO/IEC 23009-1) so that their URLs lead to the proxy, and extracts the segments of each
 //! representation.
 //!
-//! 1. The [`Tree`] says where each value stands; only these bytes are changed, and only if the player would otherwise
-//!    request something else than the manifest means.
-//! 2. Addresses are: the text of BaseURL, Location, PatchLocation, ContentSteering and ImportedMPD; the attributes media,
-//!    initialization, index, sourceURL, xlink:href, href and dvb:reportingUrl. A base counts for what stands below it
-//!    (section 5.6), at the origin and for the player.
-//!    Text that is no address gets the mark that keeps players from following it into local networks ([`playlist_marks`](super::playlist_marks)):
-//!    every other attribute and text as players read it, without references, CDATA sections and comments.
-//! 3. Where the identification of a representation would make another address out of a template than the manifest means, the
-//!    representation gets a template of its own, which goes before the ones of the elements above it (section 5.3.9.1).
-//! 4. Servers that tell the time (UTCTiming) are asked through the proxy, except where their header field Date counts.
+//! 1. The [`XmlTree`] locates each value in the text. Only these bytes are changed, and only if the player would
+//!    otherwise request something else than the manifest means.
+//! 2. URLs are the text of BaseURL, Location, PatchLocation, ContentSteering and ImportedMPD, and the attributes media,
+//!    initialization, index, sourceURL, xlink:href, href and dvb:reportingUrl. A base URL applies to everything below
+//!    its parent (section 5.6), for the origin server and for the player alike. All other text and attributes get the
+//!    mark that keeps players from following them into local networks ([`playlist_marks`](super::playlist_marks)), in
+//!    the form that players read: with references, CDATA sections and comments resolved.
+//! 3. If the identification of a representation would turn a rewritten template into a different URL than the manifest
+//!    means, the representation gets its own template, which takes precedence over those of the elements above it
+//!    (section 5.3.9.1).
+//! 4. Time servers (UTCTiming) are queried through the proxy, except where their header field Date is what counts.
 //! 5. Segments are known from SegmentTemplate (numbers, or a timeline) and SegmentList. With SegmentBase the player
-//!    requests ranges of one file, which need nothing of this.
-//! 6. Every step is charged to a [`Cost`]. Representations whose segments cannot be remembered within its bounds are not
-//!    fetched ahead; the player gets the rewritten manifest all the same, and the status has a note.
+//!    requests ranges of one file, which need no index.
+//! 6. Every step is charged to a [`ParseBudget`]. If the segments of representations exceed its limit for the index,
+//!    they are not prefetched; the player still gets the rewritten manifest, and the status has a note.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -35,31 +36,37 @@ use super::segment_index::{
 use super::url_rewrite::{RewriteContext, RewriteResult};
 use super::xml::{Attribute, ElementId, XmlTree, html_only_reference};
 
-/// Reads a manifest.
+/// Rewrites a manifest.
 ///
 /// # Errors
-/// It is none, or has errors, or costs too much.
+/// It is no manifest, is malformed, or exceeds the budget.
 pub(super) fn rewrite(
     text: &str,
     context: &RewriteContext,
     budget: &mut ParseBudget,
 ) -> Result<RewrittenPlaylist, PlaylistError> {
-    // Players make addresses out of templates and bases.
+    // Players build URLs from templates and bases.
     budget.urls = ListedUrls::by_host();
     let tree = XmlTree::parse(text, budget)?;
     budget.charge_work(tree.len())?;
     if let Some(name) = html_only_reference(text) {
-        return Err(limit_error(format!("it has the reference `{}`", quote_excerpt(name))));
+        return Err(limit_error(format!("the manifest has the reference `{}`", quote_excerpt(name))));
     }
     if let Some(odd) = (0..tree.len()).map(|id| tree.name(id)).find(|name| is_misspelled(name)) {
-        return Err(limit_error(format!("`{}` is the name of an element in another case", quote_excerpt(odd))));
+        return Err(limit_error(format!(
+            "`{}` is the name of a known element in another case",
+            quote_excerpt(odd)
+        )));
     }
     if !matches!(tree.name(XmlTree::ROOT), "MPD" | "Period" | "AdaptationSet") {
-        return Err(malformed_error(format!("a `{}` is no manifest", quote_excerpt(tree.name(XmlTree::ROOT)))));
+        return Err(malformed_error(format!(
+            "the root element `{}` is not that of a manifest",
+            quote_excerpt(tree.name(XmlTree::ROOT))
+        )));
     }
     let (source_url, context) = (context.source_url.clone(), Rc::new(context.clone()));
     let text_context = Rc::clone(&context);
-    // A part of another manifest may be resolved in the bases of that one.
+    // A fragment of another manifest may be resolved against that manifest's bases.
     let has_other_bases = tree.name(XmlTree::ROOT) != "MPD";
     let (outer_context, inherited) = (Rc::clone(&context), Rc::default());
     let root_scope = ElementScope {
@@ -72,7 +79,7 @@ pub(super) fn rewrite(
         base_depth: 0,
         inherited,
     };
-    // A dynamic one is read again and again (section 5.3.1.2).
+    // A dynamic manifest is reloaded again and again (section 5.3.1.2).
     let is_static = tree.attribute(XmlTree::ROOT, "type").as_deref() != Some("dynamic");
     let mut rewriter = DashRewriter {
         tree: &tree,
@@ -87,7 +94,8 @@ pub(super) fn rewrite(
         pending_edits: BTreeMap::new(),
         text_context: Rc::clone(&text_context),
     };
-    // Elements may be nested as deep as the text is long: their frames are on no call stack.
+    // Elements may be nested as deeply as the text is long, so their scopes are kept in a vector and not on the call
+    // stack.
     let mut open_scopes = vec![root_scope];
     for id in 0..tree.len() {
         while open_scopes.last().is_some_and(|scope| scope.end <= id) {
@@ -107,46 +115,46 @@ struct DashRewriter<'a> {
     tree: &'a XmlTree<'a>,
     text: &'a str,
     out: RewrittenPlaylist,
-    /// Up to where the text is in the output.
+    /// The offset up to which the source is in the output.
     copied_until: usize,
-    /// Segments of lists so far.
+    /// The number of segments in all SegmentLists so far.
     segment_count: usize,
-    /// Adaptation sets so far.
+    /// The number of adaptation sets so far.
     adaptation_set_count: usize,
     is_static: bool,
-    /// Those that were read, by their element: representations share them.
+    /// Parsed timelines by element, because representations share them.
     timelines: BTreeMap<ElementId, Arc<SegmentTimeline>>,
-    /// Attributes of elements that are not reached yet, which must have this value.
+    /// Values that attributes of elements must get which have not been reached yet.
     attribute_values: BTreeMap<(ElementId, &'static str), String>,
-    /// What must stand in the place of parts of the text that are not reached yet, by their first bytes.
+    /// Replacements for parts of the text that have not been reached yet, by start offset: end offset and new text.
     pending_edits: BTreeMap<usize, (usize, String)>,
-    /// For text that is no address.
+    /// Context for text that is no URL.
     text_context: Rc<RewriteContext>,
 }
 
 /// An element that is open.
 struct ElementScope<'a> {
     end: ElementId,
-    /// The base in which its own bases are resolved, and the one of what stands below it.
+    /// The base URL against which its own BaseURL is resolved; `context` applies to what is below it.
     outer_context: Rc<RewriteContext>,
     context: Rc<RewriteContext>,
-    /// The player may resolve what stands below it in another base than this place.
+    /// The player may resolve references below it against another base than `context`.
     has_other_bases: bool,
-    /// The same of what stands beside it: its own bases.
+    /// The same for its siblings and its own BaseURL elements.
     siblings_have_other_bases: bool,
-    /// No base comes below it: it is a representation, or within one.
+    /// It is a representation or within one, so no further BaseURL follows.
     is_within_representation: bool,
-    /// How many bases are within each other.
+    /// The nesting depth of base URLs.
     base_depth: usize,
     inherited: Rc<InheritedValues<'a>>,
 }
 
-/// What an element has from those above it.
+/// Values that an element inherits from those above it.
 #[derive(Clone, Default)]
 struct InheritedValues<'a> {
-    /// How long the period lasts.
+    /// Duration of the period.
     period_duration: Option<Duration>,
-    /// The innermost templates, the innermost last.
+    /// The innermost templates, in order of nesting.
     templates: Vec<InheritedTemplate<'a>>,
     segment_list: Option<ElementId>,
 }
@@ -157,7 +165,7 @@ struct InheritedTemplate<'a> {
     tree: &'a XmlTree<'a>,
     template: ElementId,
     timeline: Option<ElementId>,
-    /// In which its addresses are resolved when they are written.
+    /// The context in which its URLs are rewritten.
     context: Rc<RewriteContext>,
     has_other_bases: bool,
 }
@@ -170,7 +178,7 @@ impl<'a> DashRewriter<'a> {
         budget: &mut ParseBudget,
     ) -> Result<ElementScope<'a>, PlaylistError> {
         let (tree, name) = (self.tree, self.tree.name(id));
-        // Its children are gone through several times below.
+        // The loops below visit the children several times.
         budget.charge_work(4 * tree.children(id).count())?;
         let outer_context = Rc::clone(&parent_scope.context);
         let mut scope = ElementScope {
@@ -183,7 +191,7 @@ impl<'a> DashRewriter<'a> {
             base_depth: parent_scope.base_depth,
             inherited: Rc::clone(&parent_scope.inherited),
         };
-        // Of several bases the first one stands for all: what is fetched ahead must be one of them.
+        // If there are several bases, the first one is used: prefetched URLs must be based on one of them.
         let mut bases = tree.children_named(id, "BaseURL");
         let first = bases.next();
         scope.has_other_bases |= bases.next().is_some();
@@ -194,7 +202,7 @@ impl<'a> DashRewriter<'a> {
             scope.context = Rc::new(context);
             scope.base_depth += 1;
             if scope.base_depth > MAX_BASES {
-                return Err(limit_error(format!("more than {MAX_BASES} bases within each other")));
+                return Err(limit_error(format!("more than {MAX_BASES} nested base URLs")));
             }
         } else {
             scope.has_other_bases |= first.is_some();
@@ -211,7 +219,7 @@ impl<'a> DashRewriter<'a> {
             }
             let address = URL_ATTRIBUTES.iter().find(|address| **address == attribute.name);
             let imported_mpd = Some(&"uri").filter(|uri| name == "ImportedMPD" && attribute.name == **uri);
-            // An identification is no address, and `resolve-to-zero` is a word of xlink.
+            // A URN is an identifier, and `resolve-to-zero` is a keyword of xlink.
             let Some(url_attribute) = address.or(imported_mpd).filter(|_| !value.starts_with("urn:")) else {
                 self.write_unparsed(&value, attribute.value_range(), budget)?;
                 continue;
@@ -222,7 +230,8 @@ impl<'a> DashRewriter<'a> {
             match self.attribute_values.remove(&(id, url_attribute)) {
                 Some(replacement) => self.replace(attribute.value_range(), &replacement, budget)?,
                 None => {
-                    // Templates above a representation get one of its own where its base matters ([`own_template`]).
+                    // Where the base of a representation matters, it gets its own copy of an inherited template
+                    // ([`Self::add_own_template`]).
                     let is_inherited =
                         !scope.is_within_representation && name != "SegmentTemplate" && *url_attribute != "href";
                     let has_other_bases = scope.has_other_bases || is_inherited;
@@ -231,16 +240,16 @@ impl<'a> DashRewriter<'a> {
             }
         }
         let text_context = match name {
-            // A base is not within itself, nor within its siblings.
+            // A BaseURL does not apply to itself or its siblings.
             "BaseURL" => Some((&*parent_scope.outer_context, parent_scope.siblings_have_other_bases)),
             "Location" | "PatchLocation" => Some((&*scope.outer_context, scope.has_other_bases)),
-            // Players differ in the base.
+            // Players differ in the base that they use.
             "ContentSteering" | "ImportedMPD" => Some((&*scope.outer_context, true)),
             _ => None,
         };
         if text_context.is_some() && tree.next_outside(id) != id + 1 {
-            // Players put the texts in it together.
-            return Err(limit_error(format!("a `{name}` has elements in it")));
+            // Players concatenate the text around nested elements.
+            return Err(limit_error(format!("a `{name}` element has elements in it")));
         }
         if tree.has_text(id) {
             self.write_text(id, text_context, budget)?;
@@ -256,7 +265,7 @@ impl<'a> DashRewriter<'a> {
         Ok(scope)
     }
 
-    /// Adds what an element says for those below it.
+    /// Adds the values that an element defines for those below it.
     fn inherit(&self, id: ElementId, scope: &mut ElementScope<'a>) {
         let tree = self.tree;
         let duration = match tree.name(id) {
@@ -282,7 +291,7 @@ impl<'a> DashRewriter<'a> {
         }
     }
 
-    /// Writes the text of an element, which is an address in one of these places, or none.
+    /// Writes the text of an element, which is a URL if there is a context for it.
     fn write_text(
         &mut self,
         id: ElementId,
@@ -299,7 +308,7 @@ impl<'a> DashRewriter<'a> {
         for text in tree.own_and_nested_text(id, budget)? {
             if self.text_context.mark_value(&text, budget)?.is_some() {
                 return Err(limit_error(format!(
-                    "a `{}` has an address with elements in it",
+                    "a `{}` element has a URL with elements in it",
                     quote_excerpt(tree.name(id))
                 )));
             }
@@ -307,7 +316,7 @@ impl<'a> DashRewriter<'a> {
         Ok(())
     }
 
-    /// Writes a value that is no address with the marks that it needs.
+    /// Writes a value that is no URL, with the marks that it needs.
     fn write_unparsed(
         &mut self,
         value: &str,
@@ -320,7 +329,7 @@ impl<'a> DashRewriter<'a> {
         }
     }
 
-    /// Writes an address as the player needs it.
+    /// Writes a URL for the player.
     fn write_url(
         &mut self,
         (context, has_other_bases): (&RewriteContext, bool),
@@ -348,7 +357,7 @@ impl<'a> DashRewriter<'a> {
         }
     }
 
-    /// The servers of UTCTiming (section 5.8.4.11): a list of addresses for the schemes over HTTP.
+    /// Rewrites the servers of UTCTiming (section 5.8.4.11): a list of URLs for the schemes over HTTP.
     fn write_utc_timing(
         &mut self,
         id: ElementId,
@@ -363,7 +372,7 @@ impl<'a> DashRewriter<'a> {
         };
         for address in text.split_ascii_whitespace() {
             let not_proxied = if kind.starts_with("head") {
-                // The answer's Date counts, which would be the proxy's.
+                // The Date field of the response counts, which the proxy would set itself.
                 context.resolve(address, budget)?.map_or_else(|| address.to_owned(), String::from)
             } else {
                 match context.rewrite(address, budget)? {
@@ -378,15 +387,15 @@ impl<'a> DashRewriter<'a> {
                     RewriteResult::Unchanged | RewriteResult::NotAUrl => address.to_owned(),
                 }
             };
-            // It may still lead to the proxy.
+            // A URL that is not rewritten may still lead to the proxy.
             rewritten.push(self.text_context.mark_value(&not_proxied, budget)?.unwrap_or(not_proxied));
         }
         let joined = rewritten.join(" ");
         if joined == text { Ok(()) } else { self.replace(value.value_range(), &joined, budget) }
     }
 
-    /// Gives a representation a template of its own where the player would make another address out of one of an element
-    /// above it than is meant.
+    /// Gives a representation its own template if the player would build a different URL from an inherited one than is
+    /// meant.
     fn add_own_template(
         &mut self,
         id: ElementId,
@@ -423,6 +432,7 @@ impl<'a> DashRewriter<'a> {
                 && !misses("$Bandwidth$", &bandwidth);
             if is_safe && !is_other_base {
                 continue;
+                // What the player gets from the inherited template as rewritten must equal what the original one means.
             }
             let written = match source.context.rewrite(&template, budget)? {
                 RewriteResult::Changed(replacement) => Cow::Owned(replacement),
@@ -430,7 +440,7 @@ impl<'a> DashRewriter<'a> {
                 RewriteResult::Unchanged | RewriteResult::NotAUrl => Cow::Borrowed(&*template),
             };
             let (Some(intended), Some(resulting)) = (expand(&template), expand(&written)) else {
-                return Err(limit_error("the identification of a representation makes an address too long"));
+                return Err(limit_error("the identification of a representation makes a URL too long"));
             };
             let resolve = |text: &str| scope.context.player_url.join(text).ok().map(String::from);
             let expected = match scope.context.rewrite(&intended, budget)? {
@@ -474,7 +484,7 @@ impl<'a> DashRewriter<'a> {
         Ok(())
     }
 
-    /// Writes another text in the place of a part of the source, behind all that was changed before.
+    /// Replaces a part of the source that follows all previous replacements.
     fn replace(
         &mut self,
         span: Range<usize>,
@@ -482,7 +492,7 @@ impl<'a> DashRewriter<'a> {
         budget: &mut ParseBudget,
     ) -> Result<(), PlaylistError> {
         if span.start < self.copied_until {
-            // Within what was changed already.
+            // The range overlaps a previous replacement.
             return Ok(());
         }
         self.copy_until(span.start, budget)?;
@@ -492,7 +502,7 @@ impl<'a> DashRewriter<'a> {
         Ok(())
     }
 
-    /// Copies the source up to there.
+    /// Copies the source up to an offset, with the pending edits in between.
     fn copy_until(&mut self, until: usize, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         while let Some((position, (end, text))) =
             self.pending_edits.first_key_value().map(|(at, edit)| (*at, edit.clone()))
@@ -518,7 +528,7 @@ impl<'a> DashRewriter<'a> {
         Ok(())
     }
 
-    /// The segments of a representation, as far as they are known.
+    /// Registers the segments of a representation, if they are known.
     fn add_representation(
         &mut self,
         id: ElementId,
@@ -554,7 +564,7 @@ impl<'a> DashRewriter<'a> {
     ) -> Result<Option<SegmentIndex>, PlaylistError> {
         let tree = self.tree;
         let InheritedValues { period_duration: period_duration, templates, .. } = &*scope.inherited;
-        // What an inner template does not say, an outer one does (section 5.3.9.1).
+        // Attributes that are missing in an inner template are inherited from an outer one (section 5.3.9.1).
         let inherited_attribute =
             |name: &str| templates.iter().rev().find_map(|level| level.tree.attribute(level.template, name));
         let inherited_number = |name: &str| inherited_attribute(name).and_then(|text| text.parse::<u64>().ok());
@@ -564,12 +574,12 @@ impl<'a> DashRewriter<'a> {
         let media = substitute(&media, "$RepresentationID$", &attribute_of("id"))
             .and_then(|media| substitute(&media, "$Bandwidth$", &attribute_of("bandwidth")));
         let Some(media) = media else {
-            self.out.note = Some("addresses that are too long");
+            self.out.note = Some("URLs that are too long");
             return Ok(None);
         };
         budget.charge_work(media.len())?;
         let Some((prefix, variable, width, suffix)) = split_template(&media) else { return Ok(None) };
-        // The address is resolved with a mark in the place of the number, so that both halves are known.
+        // The URL is resolved with a placeholder for the number, which yields the text before and after it.
         let marked = format!("{prefix}{NUMBER_PLACEHOLDER}{suffix}").replace("$$", "$");
         let Some(address) = scope.context.resolve(&marked, budget)? else { return Ok(None) };
         let Some((prefix, suffix)) = address.as_str().split_once(NUMBER_PLACEHOLDER) else { return Ok(None) };
@@ -601,7 +611,7 @@ impl<'a> DashRewriter<'a> {
         Ok(Some(SegmentIndex::Numbered { template, last_number: last, duration }))
     }
 
-    /// A timeline (section 5.3.9.6); none: it is too long to be remembered.
+    /// Parses a timeline (section 5.3.9.6); `None`: it is too long to be remembered.
     fn read_timeline(
         &mut self,
         id: ElementId,
@@ -623,7 +633,8 @@ impl<'a> DashRewriter<'a> {
             let Some(ticks) = number(entry, "d").filter(|ticks| *ticks > 0) else { break };
             let repeat_count = tree.attribute(entry, "r").and_then(|text| text.parse::<i64>().ok());
             let count = match repeat_count {
-                // Until the next entry, or the end of the period; of a period without an end nothing is guessed.
+                // A negative count repeats until the next entry or the end of the period. In a period without an end it
+                // counts as one.
                 Some(repeat) if repeat < 0 => {
                     let run_end = entries.peek().and_then(|next| number(*next, "t")).or(end).unwrap_or(next_start);
                     run_end.saturating_sub(next_start).div_ceil(ticks).max(1)
@@ -642,7 +653,7 @@ impl<'a> DashRewriter<'a> {
         Ok(Some(timeline))
     }
 
-    /// The segments of a list; none: they are too many.
+    /// The segments of a list; `None`: there are too many.
     fn list_index(
         &mut self,
         id: ElementId,
@@ -672,8 +683,8 @@ impl<'a> DashRewriter<'a> {
     }
 }
 
-/// Whether a relative address could be a request to the proxy for something else if the player resolves it in another base
-/// than the proxy, or with another text in the place of a name. `several`: such bases there may be.
+/// Whether a relative URL could become a request to the proxy for something else if the player resolves it against
+/// another base, or with a different name substituted. `has_other_bases`: such bases are possible.
 fn is_risky(text: &str, has_other_bases: bool) -> bool {
     let leaves_directory = || {
         ["..", "%2e", "%2E"].iter().any(|parent_segment| text.contains(parent_segment))
@@ -686,20 +697,20 @@ fn is_misspelled(name: &str) -> bool {
     KNOWN_ELEMENTS.iter().any(|known| name.eq_ignore_ascii_case(known) && name != *known)
 }
 
-/// `FIRST-LAST`.
+/// Parses `FIRST-LAST`.
 fn parse_byte_range(text: &str) -> Option<Range<u64>> {
     let (first, last) = text.split_once('-')?;
     Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
 }
 
-/// A text with a value in the place of a name; none: it would become too long.
+/// Substitutes a value for a name; `None`: the result would be too long.
 fn substitute(text: &str, name: &str, value: &str) -> Option<String> {
     let count = text.matches(name).count();
     let len = text.len().checked_add(count.checked_mul(value.len())?)?;
     (len <= MAX_EXPANDED_URL + count * name.len()).then(|| text.replace(name, value))
 }
 
-/// A template around its `$Number$` or `$Time$`: what stands before, which of the two, how many digits, what follows.
+/// Splits a template at its `$Number$` or `$Time$`: text before, name, number of digits, text after.
 fn split_template(media: &str) -> Option<(&str, &str, usize, &str)> {
     let mut search_from = 0;
     loop {
@@ -715,7 +726,7 @@ fn split_template(media: &str) -> Option<(&str, &str, usize, &str)> {
     }
 }
 
-/// A duration of XML Schema (`PT1H2M3.5S`), without years and months, which no film has.
+/// Parses a duration of XML Schema (`PT1H2M3.5S`). Years and months are not supported, because no film is that long.
 fn parse_duration(text: &str) -> Option<Duration> {
     let (mut total, mut digits, mut is_in_time_part) = (0.0, String::new(), false);
     for c in text.strip_prefix('P')?.chars() {
@@ -741,9 +752,9 @@ fn parse_duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(total).ok().filter(|_| digits.is_empty())
 }
 
-/// Attributes whose value is an address.
+/// Attributes whose value is a URL.
 const URL_ATTRIBUTES: [&str; 6] = ["media", "initialization", "index", "sourceURL", "href", "reportingUrl"];
-/// Those of SegmentTemplate.
+/// Attributes of SegmentTemplate with URLs.
 const TEMPLATE_ATTRIBUTES: [&str; 3] = ["media", "initialization", "index"];
 /// Elements that matter here. Some players ignore the case of their names.
 const KNOWN_ELEMENTS: [&str; 17] = [
@@ -767,7 +778,7 @@ const KNOWN_ELEMENTS: [&str; 17] = [
 ];
 const NUMBER_PLACEHOLDER: &str = "marline-number";
 const TOO_MANY_SEGMENTS: &str = "too many segments";
-/// The standard has four levels with bases. Each one within another costs as much memory as the address is long.
+/// The standard has four levels with base URLs. Each nested one costs as much memory as the URL is long.
 const MAX_BASES: usize = 16;
 /// The standard has three levels with templates.
 const MAX_TEMPLATES: usize = 4;

@@ -1,4 +1,4 @@
-//! Playlists and manifests within `data:` URLs (RFC 2397), which would reach a player unread.
+//! Detects playlists and manifests within `data:` URLs (RFC 2397), which would reach a player without being rewritten.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -8,7 +8,7 @@ use super::playlist_handler::PlaylistFormat;
 use super::response_sniffer::{BodyEnd, ResponseSniffer, SniffResult};
 use super::signature::{Signature, sniff_bytes};
 
-/// Whether a reference is a `data:` URL with a playlist or a manifest in it, by its type or its first bytes.
+/// Whether a reference is a `data:` URL that contains a playlist or manifest, by its media type or its first bytes.
 pub(super) fn contains_playlist(reference: &str) -> bool {
     let Some((scheme, data)) = reference.trim_start().split_once(':') else { return false };
     let Some((metadata, content)) = data.split_once(',').filter(|_| scheme.eq_ignore_ascii_case("data")) else {
@@ -23,7 +23,7 @@ pub(super) fn contains_playlist(reference: &str) -> bool {
         prefix_end -= 1;
     }
     let prefix = content.get(..prefix_end).unwrap_or_default();
-    // Without half of an encoded byte.
+    // Drop an incomplete percent sequence at the end.
     let prefix =
         prefix.rfind('%').and_then(|at| prefix.get(..at).filter(|_| at + 3 > prefix_end)).unwrap_or(prefix);
     let decoded_prefix = percent_decoded(prefix);
@@ -33,7 +33,7 @@ pub(super) fn contains_playlist(reference: &str) -> bool {
             || prefix_end < content.len() && sniff_bytes(bytes) == Signature::NeedMore
     };
     if !is_base64 {
-        // Not every player decodes percent signs.
+        // Some players do not percent-decode the content.
         return is_playlist(decoded_prefix.as_bytes()) || is_playlist(prefix.as_bytes());
     }
     let mut base64_chars: Vec<u8> =
@@ -42,7 +42,7 @@ pub(super) fn contains_playlist(reference: &str) -> bool {
     STANDARD_NO_PAD.decode(base64_chars).is_ok_and(|bytes| is_playlist(&bytes))
 }
 
-/// So much of the content is looked at.
+/// How much of the content is examined, in bytes.
 pub(super) const MAX_SCANNED: usize = 1024;
 
 #[cfg(test)]
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_in_data_are_known_by_type_or_content_and_keys_are_none() {
+    fn playlists_in_data_urls_are_detected_and_keys_are_not() {
         let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
         for (reference, is) in [
             ("data:application/x-mpegurl,x".to_owned(), true),

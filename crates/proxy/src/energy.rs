@@ -1,10 +1,7 @@
-//! What this device's radios draw for everything that is played, as a model has it.
+//! Energy meter of the proxy: the modelled radio energy of all media transfers together, by link and radio state.
 //!
-//! In: how many bytes each link has carried by now, of each transfer. Out: joules by link and state, what a radio does
-//! now.
-//!
-//! One meter for all transfers, because a radio has one tail, whoever was last. A meter in each, as `download` has, was not
-//! used: the segments of a film would each pay for a tail that the next one cuts short.
+//! One meter serves all transfers, because a radio has one tail for all of them. With one meter for each transfer, as
+//! `download` has, every segment of a film would be charged for a tail that the next segment cuts short.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +11,7 @@ use marline_core::units::{DataSize, Instant};
 use marline_download::LinkEnergy;
 use serde_json::{Value, json};
 
-/// See the [module](self).
+/// The meter; see the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct EnergyMeter {
     meter: Option<Meter>,
@@ -25,23 +22,23 @@ pub(super) struct EnergyMeter {
 struct LinkTraffic {
     id: LinkId,
     bytes: u64,
-    /// The last look.
+    /// The time of the last sample.
     sampled_at: Instant,
 }
 
 impl EnergyMeter {
-    /// Without a model only bytes are counted.
+    /// Creates a meter. Without a model it counts only bytes.
     pub(super) fn new(model: Option<Model>) -> Self {
         Self { meter: model.map(|model| Meter::new(model, Instant::ZERO)), links: BTreeMap::new() }
     }
 
-    /// So many more bytes have come over a link since the last look.
+    /// Accounts bytes that a link has received since its last sample.
     pub(super) fn on_received(&mut self, now: Instant, name: &str, kind: LinkKind, bytes: u64) {
         let next_id = LinkId(u16::try_from(self.links.len()).unwrap_or(u16::MAX));
         let initial = LinkTraffic { id: next_id, bytes: 0, sampled_at: now };
         let link = self.links.entry(name.to_owned()).or_insert(initial);
         link.bytes += bytes;
-        // What came since then came steadily, as far as anybody knows.
+        // Bytes between two samples are assumed to have arrived evenly.
         let interval_start = if now.since(link.sampled_at) < MAX_SAMPLE_GAP { link.sampled_at } else { now };
         link.sampled_at = now;
         if let Some(meter) = &mut self.meter {
@@ -52,7 +49,7 @@ impl EnergyMeter {
         }
     }
 
-    /// The device so far; null: nobody counts.
+    /// The energy of the device so far; null without a model.
     pub(super) fn device_json(&self, now: Instant) -> Value {
         self.meter.as_ref().map_or(Value::Null, |meter| {
             json!({
@@ -63,7 +60,7 @@ impl EnergyMeter {
         })
     }
 
-    /// One link so far: bytes, joules by state, and what its radio does; null where nobody counts.
+    /// The bytes, energy by state and radio state of one link so far; energy is null without a model.
     pub(super) fn link_json(&self, now: Instant, name: &str) -> Value {
         let Some(link) = self.links.get(name) else { return json!({"bytes": 0}) };
         let energy = self.meter.as_ref().and_then(|meter| meter.energy_so_far(now).radio(link.id));
@@ -84,7 +81,7 @@ impl EnergyMeter {
     }
 }
 
-/// Looks are as often as transfers tell how they go: ten times a second, with some delay.
+/// Transfers report their progress ten times a second, with some delay.
 const MAX_SAMPLE_GAP: std::time::Duration = std::time::Duration::from_millis(300);
 
 #[cfg(test)]
@@ -96,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_transfers_over_one_radio_pay_for_one_tail() {
+    fn two_transfers_over_one_radio_share_one_tail() {
         let mut radios = EnergyMeter::new(Some(GreenBagRadio::greenbag()));
         let at = |millis| Instant::from_millis(millis);
         for n in 0..=20 {

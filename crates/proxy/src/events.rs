@@ -1,33 +1,32 @@
-//! What happens, told to whoever listens (server-sent events).
+//! Distributes events, which are small JSON objects, to the subscribers of the status port (server-sent events).
 //!
-//! In: small JSON objects. Out: the same, to each listener. A listener that does not read is dropped: it can ask for
-//! the status instead.
+//! A subscriber that does not read is dropped: it can request the status instead.
 
 use std::cell::RefCell;
 
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// See the [module](self).
+/// The subscribers; see the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct Events {
     subscribers: RefCell<Vec<Sender<String>>>,
 }
 
 impl Events {
-    /// From now on.
+    /// Subscribes to all events from now on.
     pub(super) fn subscribe(&self) -> Receiver<String> {
         let (sender, receiver) = channel(QUEUE_LEN);
         self.subscribers.borrow_mut().push(sender);
         receiver
     }
 
-    /// Whether anybody would hear.
+    /// Whether there is any subscriber.
     pub(super) fn has_subscribers(&self) -> bool {
         !self.subscribers.borrow().is_empty()
     }
 
-    /// Tells everybody.
+    /// Sends an event to all subscribers.
     pub(super) fn publish(&self, event: &Value) {
         tracing::debug!(%event);
         let text = event.to_string();
@@ -43,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_that_does_not_read_is_dropped_and_the_others_hear_on() {
+    fn a_subscriber_that_does_not_read_is_dropped_and_others_still_receive() {
         let events = Events::default();
         let (mut one, mut other) = (events.subscribe(), events.subscribe());
         for n in 0..=QUEUE_LEN {

@@ -1,11 +1,10 @@
-//! What `ffprobe` makes of a file whose container is none of ours, where that program is installed.
+//! Probes a file in an unsupported container with `ffprobe`, if that program is installed.
 //!
-//! In: the head of the file, as the player has read it. Out: how long it is, or how many bytes make a second.
+//! It gets the head of the file, as the player has read it, and returns the duration or the bit rate.
 //!
-//! 1. It is given the head and nothing else: no URL, so that nothing is asked for twice and no login is in any list of
-//!    processes.
-//! 2. It may open nothing (`-protocol_whitelist pipe`): a head can be a list that names files of this machine.
-//! 3. It has [`LIMIT`], one at a time; what it writes is read up to [`MOST`].
+//! 1. It gets the head and no URL, so that nothing is requested twice and no login appears in a process list.
+//! 2. It must not open files (`-protocol_whitelist pipe`): a head can be a playlist that names files of this machine.
+//! 3. It runs for at most [`PROBE_TIMEOUT`], one process at a time, and its output is read up to [`MAX_OUTPUT`].
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use tokio::time::timeout;
 
 use super::container::VideoTiming;
 
-/// What a file with this head plays; none: `ffprobe` is not there, or does not know either.
+/// The timing of a file with this head; `None`: `ffprobe` is not installed, or does not know either.
 pub(super) async fn probe(head: Vec<u8>) -> Option<VideoTiming> {
     let _permit = PROBE_PERMIT.acquire().await.ok()?;
     timeout(PROBE_TIMEOUT, run(head)).await.ok()?
@@ -37,7 +36,7 @@ async fn run(head: Vec<u8>) -> Option<VideoTiming> {
         .ok()?;
     let (mut stdin, mut stdout) = (child.stdin.take()?, child.stdout.take()?.take(MAX_OUTPUT));
     let write_head = async move {
-        // It may have seen enough, and close.
+        // ffprobe may close its input as soon as it has seen enough.
         let _ = stdin.write_all(&head).await;
     };
     let mut text = Vec::new();
@@ -54,7 +53,7 @@ fn parse_output(text: &[u8]) -> Option<VideoTiming> {
     duration.map(VideoTiming::Duration).or(rate.map(VideoTiming::Rate))
 }
 
-/// The part of its JSON that is asked for; figures are words there.
+/// The part of ffprobe's JSON that is requested. It writes numbers as strings.
 #[derive(Deserialize)]
 struct ProbeOutput {
     format: FormatInfo,
@@ -68,7 +67,7 @@ struct FormatInfo {
 
 static PROBE_PERMIT: Semaphore = Semaphore::const_new(1);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A format is a hundred bytes of JSON.
+/// The requested part is about a hundred bytes of JSON.
 const MAX_OUTPUT: u64 = 4096;
 
 #[cfg(test)]
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_better_than_a_rate_and_nonsense_is_nothing() {
+    fn a_duration_is_preferred_to_a_rate_and_nonsense_is_ignored() {
         let of = |format: &str| parse_output(format!("{{\"programs\":[],\"format\":{{{format}}}}}").as_bytes());
         let minute = Some(VideoTiming::Duration(Duration::from_secs(60)));
         assert_eq!(of(r#""duration":"60.000000","bit_rate":"64000""#), minute);
@@ -87,9 +86,9 @@ mod tests {
         assert_eq!(parse_output(b"{}"), None);
     }
 
-    /// AU: the simplest container there is: a word, and five numbers.
+    /// AU is the simplest container: a magic number and five integers.
     #[tokio::test]
-    async fn a_head_is_enough_and_what_is_no_medium_is_nothing() {
+    async fn a_head_suffices_and_other_files_yield_nothing() {
         if std::process::Command::new("ffprobe").arg("-version").stdout(Stdio::null()).status().is_err() {
             eprintln!("skipped: ffprobe is not installed");
             return;
@@ -98,7 +97,7 @@ mod tests {
         let mut sound: Vec<u8> = b".snd".to_vec();
         sound.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
         sound.resize(200_000, 1);
-        // 16 bits of two channels, 8000 times a second.
+        // 16 bits, two channels, 8000 times a second.
         let found = probe(sound).await;
         let plausible = match &found {
             Some(VideoTiming::Rate(rate)) => *rate == Bitrate::from_bits_per_sec(256_000),

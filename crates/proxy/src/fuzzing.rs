@@ -1,6 +1,6 @@
-//! Doors to what the proxy reads of players, origins and programs, for the fuzz targets alone.
+//! Entry points of the fuzz targets: the proxy's parsers of untrusted input.
 //!
-//! Plain values go in and come out: the proxy's own types stay its own.
+//! They take and return plain values, so the proxy's own types stay private.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -19,14 +19,14 @@ use super::range::RequestedRange;
 use super::url_rewrite::RewriteContext;
 use super::{content_coding, dash, hls, media_url, player_page};
 
-/// The URL that a path at the media port means, and how it is shown.
+/// The URL that a path at the media port stands for, and its redacted form.
 pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {
     let target = media_url::parse(path_and_query).ok()?;
     let redacted = media_url::redacted(&target.url);
     Some((target.url, redacted))
 }
 
-/// The bytes of a resource of `total` that a Range field asks for; none: all of it, or none of them.
+/// The bytes of a resource of `total` that a Range field requests; `None`: all or none of them.
 pub fn proxy_range(field: &[u8], total: u64) -> Option<Range<u64>> {
     let mut fields = HeaderMap::new();
     if let Ok(value) = HeaderValue::from_bytes(field) {
@@ -35,8 +35,8 @@ pub fn proxy_range(field: &[u8], total: u64) -> Option<Range<u64>> {
     RequestedRange::from_headers(&fields).resolve(total).ok().flatten()
 }
 
-/// What a SOCKS5 client that says this asks for, or the code with which it is refused; and what was answered meanwhile.
-/// None: it hangs up, or is sent away.
+/// The request of a SOCKS5 client, or the code with which it is refused, and the bytes sent to the client. `None`: the
+/// client disconnects or is rejected.
 pub fn proxy_socks(bytes: &[u8]) -> (Option<Result<(String, u16), u8>>, Vec<u8>) {
     let mut client = tokio::io::join(bytes, Vec::new());
     let result = {
@@ -49,32 +49,32 @@ pub fn proxy_socks(bytes: &[u8]) -> (Option<Result<(String, u16), u8>>, Vec<u8>)
     (result, client.into_inner().1)
 }
 
-/// What reading a list has come to.
+/// The result of rewriting a playlist.
 #[derive(Debug)]
 pub struct PlaylistReading {
-    /// The text for the player; none: it is passed on as it is, or refused.
+    /// The text for the player; `None`: it is passed on unchanged, or refused.
     pub text: Option<String>,
-    /// How many addresses are others.
+    /// How many URLs were changed.
     pub changed_urls: usize,
-    /// Bytes that are remembered for fetching ahead.
+    /// Memory that is kept for prefetching, in bytes.
     pub index_bytes: usize,
-    /// The work that it took, in bytes touched.
+    /// The work of parsing, in bytes touched.
     pub work: u64,
-    /// It costs too much, for this reason.
+    /// The limit that was exceeded.
     pub limit: Option<String>,
 }
 
-/// A playlist as a player gets it.
+/// Rewrites an HLS playlist.
 pub fn proxy_playlist(text: &str) -> Option<PlaylistReading> {
     rewrite_within_budget(text, |text, place, cost| hls::rewrite(text, place, &[], cost))
 }
 
-/// The same of a manifest.
+/// Rewrites a DASH manifest.
 pub fn proxy_manifest(text: &str) -> Option<PlaylistReading> {
     rewrite_within_budget(text, dash::rewrite)
 }
 
-/// The text behind a value of Content-Encoding, at most `most` bytes; none: it is damaged, not known, or longer.
+/// Decodes a body with this Content-Encoding, to at most `most` bytes; `None`: it is damaged, unknown, or longer.
 pub fn proxy_content_coding(body: &[u8], encoding: &str, most: usize) -> Option<Vec<u8>> {
     if let Ok(codings) = content_coding::parse_codings(encoding) {
         let _ = content_coding::decode_prefix(body, &codings, most);
@@ -105,7 +105,7 @@ fn rewrite_within_budget(text: &str, rewrite: RewriteFn) -> Option<PlaylistReadi
     })
 }
 
-/// Without a clock: a target is a function of its bytes.
+/// The deadline is far away, so that the result depends on the bytes only.
 fn test_budget(input: usize) -> ParseBudget {
     ParseBudget::new(input, u64::MAX, std::time::Instant::now() + std::time::Duration::from_secs(3600))
 }
@@ -120,8 +120,8 @@ fn test_context() -> Option<RewriteContext> {
     })
 }
 
-/// What a file that begins like this plays, where that is written, and where its first picture begins; it comes in these
-/// pieces, and is `total` long.
+/// The profile of a file of `total` bytes that begins with these chunks, the structure that contained it, and the
+/// offset of the media data.
 pub fn proxy_container<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     total: u64,
@@ -136,12 +136,12 @@ pub fn proxy_container<'a>(
     (found, scan.media_start())
 }
 
-/// The state that a player page tells: its URL; none: it makes no sense.
+/// The URL in the state that a player page posts; `None`: the state is invalid.
 pub fn proxy_player_page_report(body: &[u8]) -> Option<Url> {
     player_page::parse_report(body).ok().map(|(url, _)| url)
 }
 
-/// What mpv plays, after these lines.
+/// The URL that mpv plays, after these lines.
 pub fn proxy_mpv_url<'a>(lines: impl Iterator<Item = &'a str>) -> Option<Url> {
     let (mut mpv, now) = (MpvState::default(), Instant::ZERO);
     for line in lines {

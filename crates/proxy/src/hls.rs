@@ -1,17 +1,17 @@
-//! HLS playlists (RFC 8216): the text with addresses that lead to the proxy, and the segments in their order.
+//! Rewrites HLS playlists (RFC 8216) so that their URLs lead to the proxy, and extracts the segments in their order.
 //!
-//! 1. The text is changed in place, line by line, so that tags which are not known here survive to the byte. Addresses
-//!    stand in lines of their own, and in the attributes URI, X-ASSET-URI, X-ASSET-LIST and SERVER-URI of any tag: keys,
-//!    maps, renditions, I-frames, parts, hints, and tags to come.
-//! 2. Syntax errors are tolerated as players do: a line ends at a carriage return as well, values may lack their quotes, and
-//!    what is not understood stays as it is, but for the mark that keeps players from following it into local networks
+//! 1. The text is changed in place, line by line, so that unknown tags are preserved to the byte. URLs occur in lines
+//!    of their own, and in the attributes URI, X-ASSET-URI, X-ASSET-LIST and SERVER-URI of any tag: keys, maps,
+//!    renditions, I-frames, parts, hints, and future tags.
+//! 2. Syntax errors are tolerated as players do: a carriage return also ends a line, and values may lack their quotes.
+//!    Text that cannot be parsed is kept, except for the mark that keeps players from following it into local networks
 //!    ([`playlist_marks`](super::playlist_marks)).
-//! 3. Variables are replaced in addresses, those that are imported from a multivariant playlist or from the query included.
-//! 4. Every step is charged to a [`Cost`]. Segments that cannot be remembered within its bounds are not fetched ahead; the
-//!    player gets the rewritten playlist all the same, and the status has a note.
+//! 3. Variables are expanded in URLs, including those that are imported from a multivariant playlist or from the query.
+//! 4. Every step is charged to a [`ParseBudget`]. If the segments exceed its limit for the index, they are not
+//!    prefetched; the player still gets the rewritten playlist, and the status has a note.
 //!
-//! A parser of a crate is not used: m3u8-rs builds several hundred bytes for each segment before anything can be counted,
-//! and of what it reads only durations, ranges and the kind of playlist are needed.
+//! The parser of m3u8-rs is not used: it builds several hundred bytes for each segment before anything can be counted,
+//! and only durations, ranges and the kind of playlist are needed of its result.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -26,37 +26,37 @@ use super::segment_index::{MAX_SEGMENTS, Rendition, SegmentIndex, SegmentUrls};
 use super::text_encoding::percent_encoded;
 use super::url_rewrite::{RewriteContext, RewriteResult};
 
-/// A playlist or manifest for the player.
+/// A playlist or manifest as it is sent to the player, and its contents.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(super) struct RewrittenPlaylist {
     pub(super) text: String,
-    /// How many addresses are others now.
+    /// How many URLs were changed.
     pub(super) changed_urls: usize,
-    /// What it offers, one after the other.
+    /// The renditions, each with its segments.
     pub(super) renditions: Vec<Rendition>,
-    /// Other playlists, of which the player takes one at a time.
+    /// Other playlists, of which the player selects one at a time.
     pub(super) variants: Vec<Url>,
-    /// The player may choose between several.
+    /// Whether the player may choose between several renditions.
     pub(super) can_choose: bool,
-    /// Why nothing, or not everything, is fetched ahead.
+    /// Why some or all segments are not prefetched.
     pub(super) note: Option<&'static str>,
-    /// The longest that a segment may last (EXT-X-TARGETDURATION).
+    /// The maximum duration of a segment (EXT-X-TARGETDURATION).
     pub(super) target_duration: Option<Duration>,
-    /// Why it was not read; none: it was.
+    /// Why the text was passed on unparsed; `None`: it was parsed.
     pub(super) parse_error: Option<String>,
-    /// All addresses.
+    /// All URLs in it.
     pub(super) urls: ListedUrls,
     /// Parts that do not exist yet, which the player may request all the same (EXT-X-PRELOAD-HINT).
     pub(super) preload_hints: Vec<Url>,
-    /// What it defines for the playlists that it names (EXT-X-DEFINE).
+    /// Variables that it defines for the playlists that it names (EXT-X-DEFINE).
     pub(super) variables: Vec<(String, String)>,
 }
 
-/// Reads a playlist. One without `#EXTM3U` is a list of addresses as radio stations send it. `imported`: what the multivariant
-/// playlist that names it defines.
+/// Rewrites a playlist. Without `#EXTM3U` it is a list of URLs, as radio stations send it. `imported` holds the
+/// variables of the multivariant playlist that names it.
 ///
 /// # Errors
-/// It costs too much.
+/// The budget is exhausted.
 pub(super) fn rewrite(
     text: &str,
     context: &RewriteContext,
@@ -80,7 +80,8 @@ pub(super) fn rewrite(
     Ok(out)
 }
 
-/// The lines of a text, each with what ends it. Players take a carriage return alone for an end as well, and ffmpeg a zero.
+/// The lines of a text, each with its terminator. Players also end a line at a lone carriage return, and ffmpeg at a
+/// NUL.
 fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut remaining = text;
     std::iter::from_fn(move || {
@@ -104,30 +105,31 @@ struct HlsRewriter<'a> {
     segments: SegmentState,
 }
 
-/// What is known of the segments.
+/// What has been parsed of the segments.
 #[derive(Default)]
 struct SegmentState {
     index: SegmentUrls,
-    /// Of the next address: how long it lasts, and which bytes of it are meant.
+    /// Duration of the segment whose URL follows.
     duration: Option<Duration>,
+    /// Byte range of the segment whose URL follows.
     byte_range: Option<ByteRange>,
-    /// The next address is of a variant.
+    /// The next URL is that of a variant.
     next_is_variant: bool,
-    /// There is a tag that only a master playlist has.
+    /// There is a tag that only a multivariant playlist has.
     is_multivariant: bool,
-    /// Pictures for winding: no player takes one after the other.
+    /// I-frames for fast forward, which no player fetches one after the other.
     is_iframes_only: bool,
     has_end: bool,
-    /// They are not remembered, for this reason.
+    /// The segments are not remembered, for this reason.
     skip_reason: Option<&'static str>,
 }
 
-/// A length, and the offset if it is given.
+/// The length of a byte range, and its offset if given.
 #[derive(Clone, Copy)]
 struct ByteRange(u64, Option<u64>);
 
 impl<'a> HlsRewriter<'a> {
-    /// Writes a line for the player, without its end.
+    /// Writes a line for the player, without its terminator.
     fn write_line(&mut self, line: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
         if let Some(tag) = line.strip_prefix("#EXT") {
             return self.write_tag(line, tag, cost);
@@ -141,7 +143,7 @@ impl<'a> HlsRewriter<'a> {
         self.write_url(line, &expanded, cost)
     }
 
-    /// Writes an address as the player needs it. `written`: as it stands in the text.
+    /// Writes a URL for the player. `original` is its text in the playlist.
     fn write_url(
         &mut self,
         original: &str,
@@ -153,7 +155,7 @@ impl<'a> HlsRewriter<'a> {
                 self.out.changed_urls += 1;
                 cost.write(&mut self.out.text, &replacement)
             }
-            // A player may take an odd first character for a quote, and what follows for the address.
+            // A player may take an unusual first character for a quote, and the rest for the URL.
             RewriteResult::Unchanged if !expanded.text.starts_with(is_url_start) => {
                 self.write_unparsed(original, cost)
             }
@@ -174,7 +176,7 @@ impl<'a> HlsRewriter<'a> {
     fn write_tag(&mut self, line: &str, tag: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
         let segments = &mut self.segments;
         if let Some(parameters) = tag.strip_prefix("INF:") {
-            // Lists of television channels have attributes behind the duration, and -1 for it.
+            // Lists of television channels have attributes after the duration, and -1 as the duration.
             let duration = parameters.trim_start().split([',', ' ', '\t']).next().unwrap_or_default();
             let seconds = duration.parse::<f32>().ok();
             segments.duration = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
@@ -182,14 +184,14 @@ impl<'a> HlsRewriter<'a> {
                 segments.skip_reason = Some("entries without a duration");
             }
         }
-        // No other tag has attributes (RFC 8216 section 4.3).
+        // Only tags of the form EXT-X-… have attributes (RFC 8216 section 4.3).
         let Some(tag) = tag.strip_prefix("-X-") else { return self.write_unparsed(line, cost) };
         let (name, value) = tag.split_once(':').unwrap_or((tag, ""));
         match name.trim_end() {
             "BYTERANGE" => {
                 segments.byte_range = parse_byte_range(value.trim());
                 if segments.byte_range.is_none() {
-                    segments.skip_reason = Some("a byte range that is none");
+                    segments.skip_reason = Some("a byte range that cannot be parsed");
                 }
             }
             "STREAM-INF" => (segments.next_is_variant, segments.is_multivariant) = (true, true),
@@ -206,7 +208,7 @@ impl<'a> HlsRewriter<'a> {
         self.write_attributes(line, cost)
     }
 
-    /// Writes a tag's line, with other addresses in its attributes.
+    /// Writes the line of a tag, and rewrites the URLs in its attributes.
     fn write_attributes(&mut self, line: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
         let mut copied_until = 0;
         for (name, value) in attribute_values(line) {
@@ -222,7 +224,7 @@ impl<'a> HlsRewriter<'a> {
         self.write_unparsed(line.get(copied_until..).unwrap_or_default(), cost)
     }
 
-    /// A part that the server is about to make.
+    /// Remembers the URL of a part that the server is about to produce.
     fn add_preload_hint(&mut self, line: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
         let uri = attribute_values(line).find(|(name, _)| *name == "URI").and_then(|(_, range)| line.get(range));
         if let Some(uri) = uri.filter(|_| self.out.preload_hints.len() < MAX_PRELOAD_HINTS) {
@@ -232,7 +234,7 @@ impl<'a> HlsRewriter<'a> {
         Ok(())
     }
 
-    /// An address in a line of its own.
+    /// Registers a URL in a line of its own as a segment or variant.
     fn add_url(&mut self, reference: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
         let segments = &mut self.segments;
         let (duration, byte_range) = (segments.duration.take(), segments.byte_range.take());
@@ -241,7 +243,7 @@ impl<'a> HlsRewriter<'a> {
             return Ok(());
         }
         let Some(url) = self.context.resolve(reference, cost)? else {
-            segments.skip_reason = Some("addresses that are too long");
+            segments.skip_reason = Some("URLs that are too long");
             return Ok(());
         };
         if segments.index.len() + self.out.variants.len() >= MAX_SEGMENTS
@@ -252,7 +254,7 @@ impl<'a> HlsRewriter<'a> {
         } else if is_variant {
             self.out.variants.push(url);
         } else if let Some(duration) = duration {
-            // Without an offset a range follows the one before it (RFC 8216 section 4.3.2.2).
+            // A range without an offset follows the previous one (RFC 8216 section 4.3.2.2).
             let previous_end = || segments.index.last_range(&url).map_or(0, |span| span.end);
             let range = byte_range.map(|ByteRange(length, offset)| {
                 let from = offset.unwrap_or_else(previous_end);
@@ -278,7 +280,7 @@ impl<'a> HlsRewriter<'a> {
     }
 }
 
-/// `LENGTH` or `LENGTH@OFFSET`, quoted or not.
+/// Parses `LENGTH` or `LENGTH@OFFSET`, quoted or not.
 fn parse_byte_range(value: &str) -> Option<ByteRange> {
     let value = value.trim_matches('"');
     match value.split_once('@') {
@@ -287,21 +289,21 @@ fn parse_byte_range(value: &str) -> Option<ByteRange> {
     }
 }
 
-/// What EXT-X-DEFINE says (draft RFC 8216bis section 4.4.2.3).
+/// The variables of EXT-X-DEFINE (draft RFC 8216bis section 4.4.2.3).
 struct Variables<'a>(Vec<Variable<'a>>);
 
 struct Variable<'a> {
     name: &'a str,
-    /// None: it is imported, and the playlist that defines it is not known.
+    /// `None`: it is imported, and the playlist that defines it is unknown.
     value: Option<Cow<'a, str>>,
-    /// From another playlist, or from the query of this one: the player may take it from somewhere else.
+    /// It comes from another playlist, or from the query. The player may have a different value.
     is_imported: bool,
 }
 
-/// A reference whose variables were replaced.
+/// A reference with its variables expanded.
 struct ExpandedUrl<'a> {
     text: Cow<'a, str>,
-    /// Variables from elsewhere were among them.
+    /// Imported variables were among them.
     is_imported: bool,
 }
 
@@ -345,7 +347,7 @@ impl<'a> Variables<'a> {
                 is_imported: false,
             }));
             if variables.len() > MAX_VARIABLES {
-                return Err(limit_error(format!("it defines more than {MAX_VARIABLES} variables")));
+                return Err(limit_error(format!("the playlist defines more than {MAX_VARIABLES} variables")));
             }
         }
         Ok(Self(variables))
@@ -354,14 +356,14 @@ impl<'a> Variables<'a> {
     /// Names and values, for the playlists that import them.
     fn defined(self) -> Vec<(String, String)> {
         let defined = self.0.into_iter().filter_map(|variable| Some((variable.name, variable.value?)));
-        // A longer one fits in no address.
+        // No URL can contain a longer one.
         let short =
             defined.filter(|(name, value)| name.len() <= MAX_VARIABLE_NAME && value.len() <= MAX_EXPANDED_URL);
         short.map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
     }
 
-    /// A reference with its variables replaced, as far as they are known. The values are taken as they stand: the draft
-    /// knows no variables within values, and with them a few lines would become gigabytes.
+    /// Expands the known variables in a reference. Values are not expanded again: the draft has no nested variables,
+    /// and with them a few lines could become gigabytes.
     fn expand<'r>(&self, reference: &'r str, cost: &mut ParseBudget) -> Result<ExpandedUrl<'r>, PlaylistError> {
         if self.0.is_empty() || !reference.contains("{$") {
             return Ok(ExpandedUrl { text: percent_encoded(Cow::Borrowed(reference)), is_imported: false });
@@ -369,7 +371,7 @@ impl<'a> Variables<'a> {
         let (mut expanded, mut remaining, mut is_imported) = (String::new(), reference, false);
         while let Some(open) = remaining.find("{$") {
             let (literal, reference_start) = remaining.split_at(open);
-            // Without a bound on names, many that do not end would each be searched to the end of the line.
+            // The limit on the length of names bounds the search for unterminated ones.
             let end = reference_start.bytes().take(MAX_VARIABLE_NAME).position(|byte| byte == b'}');
             let resolved = end.and_then(|end| {
                 let name = reference_start.get("{$".len()..end)?;
@@ -379,16 +381,16 @@ impl<'a> Variables<'a> {
             let (value, following) = match resolved {
                 Some((variable, behind)) => {
                     is_imported |= variable.is_imported;
-                    // The player may know it, and where it leads then cannot be known here.
+                    // The player may know the variable, and the proxy could not determine where the URL leads.
                     let value = variable.value.as_deref().ok_or_else(|| {
                         limit_error(format!(
-                            "the variable `{}` is of a playlist that is not known here",
+                            "the variable `{}` is defined in a playlist that the proxy has not read",
                             quote_excerpt(variable.name)
                         ))
                     })?;
                     (value, behind)
                 }
-                // A name that is not defined stays.
+                // Undefined variables are kept.
                 None => reference_start.split_at("{$".len()),
             };
             cost.charge_work(literal.len() + value.len() + MAX_VARIABLE_NAME + MAX_VARIABLES)?;
@@ -397,7 +399,7 @@ impl<'a> Variables<'a> {
             remaining = following;
             if expanded.len() > MAX_EXPANDED_URL {
                 return Err(limit_error(format!(
-                    "an address with variables has more than {MAX_EXPANDED_URL} bytes"
+                    "a URL with expanded variables has more than {MAX_EXPANDED_URL} bytes"
                 )));
             }
         }
@@ -406,8 +408,8 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// The values of a tag's attribute list (RFC 8216 section 4.2), each with its name and where it stands. Quotes are no part of
-/// them. What stands behind a quoted value is left out.
+/// The values of a tag's attribute list (RFC 8216 section 4.2), each with its name and position. Quotes are excluded.
+/// Text after a quoted value is ignored.
 fn attribute_values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
     let mut next_start = line.find(':').map(|at| at + 1);
     std::iter::from_fn(move || {
@@ -415,7 +417,7 @@ fn attribute_values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
         let list = line.get(start..).filter(|rest| !rest.is_empty())?;
         let equals = list.find('=')?;
         let name = list.get(..equals).unwrap_or_default();
-        // What stands before a comma has no value.
+        // Text before the comma is an attribute without a value.
         let name = name.rsplit(',').next().unwrap_or_default().trim();
         let value = line.get(start + equals + 1..).unwrap_or_default();
         let value_start = start + equals + 1 + (value.len() - value.trim_start().len());
@@ -425,7 +427,7 @@ fn attribute_values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
             None => {
                 let end = value.find(',').unwrap_or(value.len());
                 match value.strip_prefix('"') {
-                    // A quote that does not end ends with the line.
+                    // An unterminated quote ends with the line.
                     Some(unterminated) => {
                         (value_start + 1..value_start + 1 + unterminated.trim_end().len(), value.len())
                     }
@@ -439,18 +441,18 @@ fn attribute_values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
     })
 }
 
-/// Whether an address begins with this character, as far as servers write any.
+/// Whether URLs that servers write begin with this character.
 fn is_url_start(c: char) -> bool {
     c.is_ascii_alphanumeric() || "/.?#_~-+@$!=".contains(c)
 }
 
 const DEFINE_TAG: &str = "#EXT-X-DEFINE:";
-/// Attributes whose value is an address.
+/// Attributes whose value is a URL.
 const URL_ATTRIBUTES: [&str; 4] = ["URI", "X-ASSET-URI", "X-ASSET-LIST", "SERVER-URI"];
-/// chosen: many times what published playlists have.
+/// chosen: many times what published playlists define.
 const MAX_VARIABLES: usize = 64;
 const MAX_VARIABLE_NAME: usize = 256;
-/// The draft allows one hint of each of two types.
+/// The draft allows one hint for each of two types.
 const MAX_PRELOAD_HINTS: usize = 4;
 
 #[cfg(test)]
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_understood_as_players_do() {
+    fn attributes_are_parsed_as_players_do() {
         for (line, to) in [
             ("KEY:URI=\"\"", "KEY:URI=\"\""),
             ("MEDIA:URI=\"\"{a}/b\"\"", "MEDIA:URI=\"\"{a}/b\"\""),
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_ends_wherever_a_player_ends_it() {
+    fn lines_end_where_players_end_them() {
         let text = "#EXTM3U\r#EXTINF:2,\r/a.ts\r\n#EXTINF:3,\0/b.ts\n\n/c.ts";
         let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
         let want = text.replace("/a.ts", &format!("{VIA}https://h/a.ts"));
@@ -493,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_leads_no_player_around_the_mark() {
+    fn unparsed_text_is_marked() {
         for line in ["#EXT-X-NEW:X='@'", "#EXT-X-KEY:METHOD=AES-128 URI=\"@\"", "# see @", "seg:@", "#EXTINF:x,@"] {
             let text = |address: &str| format!("#EXTM3U\n{}\n/b.ts\n", line.replace('@', address));
             let out = rewrite(&text("/http://10.0.0.1/x"), &same_url_context("https://h/l.m3u8")).unwrap();
@@ -501,7 +503,7 @@ mod tests {
             assert_eq!((out.text.as_str(), out.changed_urls), (want.as_str(), 2));
             assert!(out.urls.contains(&Url::parse("http://10.0.0.1/y").unwrap()));
         }
-        // What is understood stays, whatever is in it.
+        // A URL that was parsed stays, whatever it contains.
         let text = "#EXTM3U\nseg.ts?u=/http://10.0.0.1/x\n";
         assert_eq!(rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap().text, text);
         let out = rewrite("#EXTM3U\n/http://10.0.0.1/x\n", &same_url_context("https://h/l.m3u8")).unwrap();
@@ -511,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_no_address_survives_to_the_byte() {
+    fn everything_but_urls_is_preserved_to_the_byte() {
         let text = "#EXTM3U\r\n#EXT-X-VERSION:9\r\n#EXT-X-TARGETDURATION:4\n#EXT-X-NEW-THING:A=\"b,c\",URI=\"/k\",Z=1\n\
             # a comment with URI=\"/no\"\n\n#EXT-X-KEY:METHOD=AES-128,URI=\"https://keys/1?a=b,c\",IV=0x01\n\
             #EXT-X-MAP:URI=\"/init.mp4\",BYTERANGE=\"10@0\"\n#EXT-X-PART:DURATION=0.3,URI=\"/p.1.mp4\",INDEPENDENT=YES\n\
@@ -527,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_playlist_offers_a_choice_and_no_segments() {
+    fn a_multivariant_playlist_has_variants_and_no_segments() {
         let text = "#EXTM3U\n#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"a\",NAME=\"de\",URI=\"/audio.m3u8\"\n\
             #EXT-X-STREAM-INF:BANDWIDTH=1000,AUDIO=\"a\"\nlow.m3u8\n#EXT-X-STREAM-INF:BANDWIDTH=9000,AUDIO=\"a\"\n\
             https://cdn/high.m3u8\n#EXT-X-I-FRAME-STREAM-INF:BANDWIDTH=10,URI=\"/iframe.m3u8\"\n";
@@ -540,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_segment_is_known_by_address_and_range() {
+    fn following_segments_are_found_by_url_and_range() {
         let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4.0,\n#EXT-X-BYTERANGE:100@10\nall.ts\n#EXTINF:3.5,\n\
             #EXT-X-BYTERANGE:50\nall.ts\n#EXTINF:2,\nlast.ts\n#EXT-X-ENDLIST\n";
         let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
@@ -566,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_known_where_the_playlist_defines_them() {
+    fn variables_that_the_playlist_defines_are_expanded() {
         let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-DEFINE:NAME=\"host\",VALUE=\"https://cdn\"\n\
             #EXTINF:4,\n{$host}/a.ts\n#EXTINF:4,\n{$other}{$host}/{$host\n";
         let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
@@ -575,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_variables_are_taken_as_they_stand() {
+    fn values_of_variables_are_not_expanded_again() {
         let text =
             "#EXTM3U\n#EXT-X-DEFINE:NAME=\"a\",VALUE=\"/{$b}\"\n#EXT-X-DEFINE:NAME=\"b\",VALUE=\"/c\"\n{$a}{$b}\n";
         let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
@@ -583,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_channels_is_rewritten_and_its_entries_are_no_segments() {
+    fn a_list_of_channels_is_rewritten_and_has_no_segments() {
         let text = "#EXTM3U\n#EXTINF:-1 tvg-id=\"a\",A channel\nhttp://h/1\n#EXTINF:0,Radio\nhttp://h/2\n";
         let out = rewrite(text, &same_url_context("http://h/l.m3u")).unwrap();
         let radio = Url::parse("http://h/2").unwrap();
@@ -592,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_will_hold_back_is_known() {
+    fn preload_hints_are_remembered() {
         let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"/p.3.mp4\"\n";
         let out = rewrite(text, &same_url_context("https://h/a/l.m3u8")).unwrap();
         assert_eq!(out.target_duration, Some(Duration::from_secs(4)));
@@ -601,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_header_the_lines_are_addresses() {
+    fn without_a_header_the_lines_are_urls() {
         let text = "http://radio/stream\n\n# a comment\n/http://10.0.0.1/x\nother.mp3\n";
         let out = rewrite(text, &same_url_context("https://h/a/radio.m3u")).unwrap();
         let want = text.replace("http://radio", &format!("{VIA}from-list/http://radio"));
@@ -612,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_that_are_none_hide_no_request_to_the_proxy() {
+    fn unusual_quotes_hide_no_request_to_the_proxy() {
         for (open, close) in
             [("'", "'"), ("`", "`"), ("\u{2018}", "\u{2019}"), ("<", ">"), ("(", ")"), ("\"'", "'\"")]
         {
@@ -629,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_the_multivariant_playlist_and_of_the_query_are_replaced() {
+    fn imported_and_query_variables_are_expanded() {
         let master =
             "#EXTM3U\n#EXT-X-DEFINE:NAME=\"cdn\",VALUE=\"https://cdn/x\"\n#EXT-X-STREAM-INF:BANDWIDTH=1\nl.m3u8\n";
         let defined = rewrite(master, &same_url_context("https://h/m.m3u8")).unwrap().variables;
@@ -639,12 +641,12 @@ mod tests {
         let context = same_url_context("https://h/l.m3u8?t=a%2Fb");
         let out = super::rewrite(text, &context, &defined, &mut affordable()).unwrap();
         assert!(out.text.contains(&format!("\n{VIA}from-list/https://cdn/x/a.ts\n")), "{}", out.text);
-        // The player may take its value from another URL than this.
+        // The player may take the value from a different URL.
         assert!(out.text.ends_with("\nb.ts?t=a/b\n"), "{}", out.text);
         assert!(out.renditions[0].timing(&Url::parse("https://cdn/x/a.ts").unwrap(), None).is_some());
         let refused = rewrite(text, &context);
         assert!(matches!(refused, Err(PlaylistError::Limit(why)) if why.contains("variable `cdn`")));
-        // What is not used does no harm.
+        // Unused variables are ignored.
         assert!(rewrite("#EXTM3U\n#EXT-X-DEFINE:IMPORT=\"x\"\na.ts\n", &context).is_ok());
     }
 

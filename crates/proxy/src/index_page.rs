@@ -1,7 +1,8 @@
-//! The page at `/` of the media port: what this is, and how to use it.
+//! The page at `/` of the media port, which explains the proxy and how to use it.
 //!
-//! It is one document without script, images or links to elsewhere. It contains nothing but the host and port under
-//! which it was asked for, which [`origin_check`](super::origin_check) has checked: neither the status port nor its token.
+//! It is one document without script, images or external links. Its only variable content is the host and port under
+//! which it was requested, which [`origin_check`](super::origin_check) has verified. It reveals neither the status port
+//! nor its token.
 
 use base64::Engine as _;
 use http::header::{CONTENT_LENGTH, CONTENT_SECURITY_POLICY, HOST, HeaderMap, HeaderValue, X_FRAME_OPTIONS};
@@ -12,14 +13,14 @@ use sha2::{Digest as _, Sha256};
 use super::body::{ProxyBody, text_body};
 use super::status::response_with_type;
 
-/// The page, or its head alone, for a request whose Host field is one of ours.
+/// The page, or only its head, for a request whose Host field names this proxy.
 pub(super) fn handle(method: &Method, fields: &HeaderMap) -> Response<ProxyBody> {
     let host = fields.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let (host_name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, port),
         _ => (host, "80"),
     };
-    // The host last: what stands in it is not looked at again.
+    // `{{host}}` is replaced last, so that placeholders within the host name have no effect.
     let page = PAGE.replace("{{style}}", STYLE).replace("{{port}}", port).replace("{{name}}", host_name);
     let mut response = response_with_type("text/html; charset=utf-8", text_body(page.replace("{{host}}", host)));
     let digest = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(STYLE));

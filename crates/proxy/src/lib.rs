@@ -1,27 +1,30 @@
-//! The local proxy of `marline proxy` and `marline play`: players, browsers and programs in, all links out.
+//! The local proxy of `marline proxy` and `marline play`: accepts players, browsers and programs on one port and uses
+//! all links.
 //!
-//! Media is read over all links at once, and everything else over the link that suits it.
+//! Media is downloaded over all links at once. Every other connection goes over the link that suits its host best.
 //!
 //! ```text
-//!   GET /https://host/path ──▶ media ──▶ session ──▶ marline_download::Feed: a download, in order
+//!   GET /https://host/path ──▶ media_handler ──▶ session ──▶ marline_download::RangeDownload: all links, in order
 //!   GET http://host/path   ──▶ forward ─┐
-//!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (choice), spliced
+//!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (link_selector), spliced
 //!   SOCKS5 (first byte 5)  ──▶ socks5 ──┘
 //!   status port: /TOKEN/status, /TOKEN/events, /TOKEN/play
 //! ```
 //!
-//! Main types: [`Options`] describe a proxy, [`run()`] serves until it is ended, and [`Running`] says where it listens.
+//! Main types: [`Options`] configures a proxy, [`run()`] serves until it is stopped, and [`ProxyAddresses`] holds the
+//! addresses on which it listens.
 //!
-//! 1. Everything runs on one thread, in a local set of tasks: sessions share state without locks.
-//! 2. Nothing listens beyond the loopback unless the user said so twice ([`Options::allow_lan`]).
-//! 3. Memory is bounded in all ([`Options::memory`]) and for each player ([`Options::window`]); a player that stops
-//!    reading stops its links.
-//! 4. The first byte of a connection tells SOCKS5 from HTTP, so one port serves both.
+//! 1. Everything runs on one thread, in a local task set, so sessions share state without locks.
+//! 2. The proxy listens on the loopback only, unless the user names another address and confirms it as well
+//!    ([`Options::allow_lan`]).
+//! 3. Memory is bounded in total ([`Options::memory`]) and for each player ([`Options::window`]). When a player stops
+//!    reading, its links stop as well.
+//! 4. The first byte of a connection distinguishes SOCKS5 from HTTP, so one port serves both.
 //!
-//! Where to start reading: `media_handler` (a player's request), `session` (one resource that is read), `hls` and `dash`
-//! (HLS and DASH), `forward` and `tunnel` (everything that is no media).
+//! Where to start reading: `media_handler` (a request of a player), `session` (one resource that is being read), `hls`
+//! and `dash` (playlists and manifests), `forward` and `tunnel` (everything that is not media).
 //!
-//! A server framework was not used: there are four kinds of requests and no routes.
+//! No server framework is used: there are four kinds of requests and no routes.
 
 mod blocking_reload;
 mod body;
@@ -118,51 +121,51 @@ use session::Sessions;
 use session_options::SessionOptions;
 use token::Token;
 
-/// How a proxy is to run.
+/// Configuration of a proxy.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where players, browsers and programs find it.
+    /// Where players, browsers and other programs connect. Default: 127.0.0.1:8480.
     pub listen: SocketAddr,
-    /// Where status and events are.
+    /// Address of the status port (status, events, player page). Default: a free port on the loopback.
     pub status_listen: SocketAddr,
-    /// Other hosts may use it, too.
+    /// Permits a [`listen`](Self::listen) address beyond the loopback, where other hosts can use the proxy.
     pub allow_lan: bool,
-    /// Which links may be used.
+    /// The links that may be used.
     pub links: Links,
-    /// Whether links that cost money are used.
+    /// Whether and when metered links are used.
     pub metered: MeteredUse,
-    /// PEM file with the only roots to trust; none: the system's.
+    /// PEM file with the only certificate authorities to trust; `None`: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// How many bytes may wait for one player.
+    /// How many bytes may be buffered for one player.
     pub window: DataSize,
-    /// How many bytes may wait for all players.
+    /// How many bytes may be buffered for all players together.
     pub memory: DataSize,
-    /// Which link brings what of a video, and which radios sleep.
+    /// Decides which link fetches which bytes of a video, and which radios stay idle.
     pub policy: Policy,
-    /// The published policies' own figures.
+    /// Parameters of the published GreenBag policies.
     pub greenbag: GreenBagParams,
-    /// What is to be small.
+    /// What the policy minimizes.
     pub objective: Objective,
-    /// Whether a client's connections to one host are spread over the links.
+    /// Whether the connections of one client to one host are spread over the links.
     pub spread_mode: SpreadMode,
-    /// How long nothing may move in a tunnel before it is closed.
+    /// A tunnel without any traffic is closed after this time.
     pub idle_timeout: Duration,
-    /// Header fields for one origin, beside those of the player.
+    /// Header fields for one origin (`-H`), in addition to those of the player.
     pub origin_headers: Option<OriginHeaders>,
-    /// Whether a player that the links cannot carry is held back at its start.
+    /// Whether the start of playback is delayed when the links are slower than the video.
     pub start_mode: StartMode,
-    /// The device whose radios the links are taken for; none: no radio is spared.
+    /// The device whose radio parameters apply to the links; `None`: radios cost no energy, so none is kept idle.
     pub energy_model: Option<Model>,
-    /// What bytes cost over the interfaces of these names, in millionths of the currency for 10^9 bytes.
+    /// Price of received data by interface name, in millionths of the currency for 10^9 bytes.
     pub prices: Vec<(String, u64)>,
-    /// The folder for the log of every answer's inputs and decisions; none: nothing is written.
+    /// The folder for decision logs, one for each response; `None`: none are written.
     pub trace_dir: Option<PathBuf>,
-    /// The socket of an mpv (`--input-ipc-server`), which says how it stands.
+    /// The IPC socket of an mpv (`--input-ipc-server`), from which the proxy reads the state of playback.
     pub mpv_socket: Option<PathBuf>,
 }
 
 impl Options {
-    /// The ports of the documentation, all links, 32 MB for a player and 512 MB in all.
+    /// The defaults: media port 8480, any free status port, 32 MB for one player, 512 MB in total.
     pub fn new(links: Links) -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8480)),
@@ -188,58 +191,58 @@ impl Options {
     }
 }
 
-/// Where a proxy is, once it runs.
+/// The addresses of a running proxy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProxyAddresses {
-    /// The media port, as bound.
+    /// Address of the media port, with the port number that was bound.
     pub media_addr: SocketAddr,
-    /// The address of status and events, token included.
+    /// URL of the status port, including its access token.
     pub status_url: String,
-    /// What the user should read of the links.
+    /// Messages about the links for the user.
     pub notices: Vec<String>,
 }
 
-/// Why a proxy does not run.
+/// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
-    /// The address is not on the loopback, and the user did not say that this is meant.
-    #[error("{0}: other hosts could use this proxy; say --allow-lan if that is meant")]
+    /// The media address is not on the loopback, and [`Options::allow_lan`] is not set.
+    #[error("{0}: other hosts could use this proxy; add --allow-lan to permit that")]
     ListenNotLoopback(SocketAddr),
-    /// The address for status and events is not on the loopback.
+    /// The status address is not on the loopback.
     #[error(
         "--status-listen {0}: status and events are served on this machine only; use 127.0.0.1:PORT or [::1]:PORT"
     )]
     StatusNotLoopback(SocketAddr),
-    /// The address cannot be bound.
+    /// An address cannot be bound.
     #[error("{address}: {}", bind_error_text(.error))]
     Bind {
-        /// Which one.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error of the system call.
         error: io::Error,
     },
-    /// There is no randomness for the token.
-    #[error("no random token can be made: {0}")]
+    /// The system provides no random bytes for the access token.
+    #[error("cannot create a random access token: {0}")]
     Token(io::Error),
-    /// Links or roots of trust.
+    /// The links or the certificate authorities cannot be used.
     #[error(transparent)]
     Network(#[from] ClientContextError),
 }
 
 fn bind_error_text(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "the port is taken; is a proxy running already?".to_owned(),
+        io::ErrorKind::AddrInUse => "the port is already in use; is another proxy running?".to_owned(),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         io::ErrorKind::PermissionDenied => "not permitted: ports below 1024 need CAP_NET_BIND_SERVICE".to_owned(),
         _ => error.to_string(),
     }
 }
 
-/// Runs a proxy until SIGINT, SIGTERM or the end of `until`; `started` hears where it is. Needs a tokio runtime with I/O
-/// and time, and does everything on the calling task.
+/// Runs a proxy until SIGINT, SIGTERM or the completion of `until`. Calls `started` with the addresses once they are
+/// bound. Needs a tokio runtime with I/O and time, and runs entirely on the calling task.
 ///
 /// # Errors
-/// When it cannot start; afterwards nothing ends it but what is asked to.
+/// When it cannot start. A proxy that has started ends only on request.
 pub async fn run(
     options: Options,
     started: impl FnOnce(&ProxyAddresses),
@@ -259,9 +262,10 @@ async fn serve(
     if !options.status_listen.ip().is_loopback() {
         return Err(ProxyError::StatusNotLoopback(options.status_listen));
     }
-    // Each player has several connections behind it. With fewer, connections beyond them are refused; everything else works.
+    // A player needs several upstream connections. With fewer descriptors, excess connections are refused; the rest
+    // works.
     let descriptors = marline_net::rlimit::raise_nofile_limit();
-    // Texts of playlists come and go, on several threads.
+    // Large playlist texts are allocated and freed on several threads.
     marline_sys::memory::return_large_blocks();
     let media_listener = bind(options.listen).await?;
     let status_listener = bind(options.status_listen).await?;
@@ -272,7 +276,7 @@ async fn serve(
     let buffer_budget = BufferBudget::new(options.memory, options.window);
     let sessions =
         Rc::new(Sessions::new(Rc::new(network), buffer_budget, Rc::new(Events::default()), options_of_sessions));
-    // Before anybody hears of it: whoever starts it may stop it at once.
+    // Signal handlers are installed before `started` runs, because the caller may stop the proxy right after it.
     let mut signals: Vec<_> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
         .filter_map(|kind| signal(kind).ok())
@@ -339,7 +343,7 @@ async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ProxyErr
     Ok((listener, bound))
 }
 
-/// Takes connections for ever, each in a task of its own, and no more than there are places for.
+/// Accepts connections forever, each served in a task of its own, as far as the admission control permits.
 async fn accept<F>(
     listener: &TcpListener,
     clients: &Rc<ClientAdmission>,
@@ -349,27 +353,27 @@ async fn accept<F>(
 {
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // Out of descriptors, most likely: some will be free soon.
+            // Most likely the process has no descriptors left. Closing an idle connection frees one.
             clients.evict_idle();
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let Some(permit) = clients.admit(peer.ip()) else { continue };
         let _ = stream.set_nodelay(true);
-        // A client that has gone without a word keeps no place for ever.
+        // Detects clients that have disappeared, which would otherwise hold their permit forever.
         let keep_alive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keep_alive);
         spawn_local(serve(stream, peer, permit));
     }
 }
 
-/// How many clients there may be with so many descriptors: a tunnel has six, with both its pipes, and a player five
-/// connections.
+/// The maximum number of client connections for a descriptor limit: a tunnel needs six descriptors, with both its
+/// pipes, and a player five connections.
 fn max_connections(descriptors: u64) -> usize {
     usize::try_from(descriptors / 8).unwrap_or(usize::MAX).clamp(16, MAX_CONNECTIONS)
 }
 
-/// Serves one client of the media port.
+/// Serves one connection of the media port until it ends or is evicted.
 async fn serve_until_evicted(
     sessions: Rc<Sessions>,
     stream: TcpStream,
@@ -380,7 +384,7 @@ async fn serve_until_evicted(
     let task_permit = Rc::clone(&permit);
     tokio::select! {
         () = serve_client(sessions, stream, (peer, listener), task_permit, timeout) => {}
-        () = permit.wait_for_eviction() => tracing::debug!(%peer, "closed: its place is needed"),
+        () = permit.wait_for_eviction() => tracing::debug!(%peer, "connection closed to admit another client"),
     }
 }
 
@@ -411,7 +415,7 @@ async fn serve_client(
     });
     if let Err(error) = http1_builder(timeout).serve_connection(TokioIo::new(stream), service).with_upgrades().await
     {
-        tracing::debug!(%peer, %error, "a client's connection ended");
+        tracing::debug!(%peer, %error, "client connection failed");
     }
 }
 
@@ -442,14 +446,16 @@ async fn route(
     let is_same_site = origin_check::is_same_site(request.headers());
     let mut response = media_handler::handle(sessions, &request, (listener, peer), &permit).await;
     if is_same_site {
-        // For a page at an address without a name browsers take nothing else: the player page could not play.
+        // The player page is served from another port. Browsers load media from an IP address for it only with this
+        // field.
         let name = "cross-origin-resource-policy";
         response.headers_mut().insert(name, http::HeaderValue::from_static("cross-origin"));
     }
     response
 }
 
-/// The server's side of HTTP/1.1, with little kept for each connection, and so much time for a head.
+/// The server side of HTTP/1.1, with small buffers for each connection. `timeout` limits how long a request head may
+/// take.
 fn http1_builder(timeout: Duration) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
@@ -462,10 +468,10 @@ fn http1_builder(timeout: Duration) -> http1::Builder {
 
 /// chosen: twice what two hundred players with five connections each need.
 const MAX_CONNECTIONS: usize = 2000;
-/// chosen: the pages and players of one user, with their event streams.
+/// chosen: enough for the pages and players of one user, with their event streams.
 const MAX_STATUS_CONNECTIONS: usize = 256;
-/// chosen: a phone that sleeps answers within minutes.
+/// chosen: a sleeping phone responds within minutes.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// A request's head; bodies pass by.
+/// The largest request head. Bodies are not buffered here.
 const MAX_HEAD_BUFFER: usize = 64 * 1024;

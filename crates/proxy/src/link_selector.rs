@@ -1,20 +1,20 @@
-//! Which link a connection goes to, for everything that is not played: a decision without I/O.
+//! Selects the link for each connection that is not media: a decision without I/O.
 //!
-//! In: what is learnt of each link (handshakes, bytes and their time, failures, how many connections it has), and the
-//! host that is wanted. Out: the links in the order in which to try them.
+//! Learns handshake times, throughput, failures and the number of connections of each link, and returns the links in
+//! the order in which to try them.
 //!
-//! 1. A host keeps its link as long as that works: logins are often tied to an address.
-//! 2. A program that has [`MANY`] busy connections to one host wants throughput: further ones are spread over the links
-//!    ([`Spread`]). Those over a link of whose rate nothing is known come first, one of them; then a link that carries less
-//!    than half of its even share of the busy ones, because the highest rate ever seen says little of what it carries now;
-//!    then rule 3 decides.
-//! 3. A new host goes to the link that would bring its first 128 KiB soonest: two round trips and its share of the rate
-//!    among the connections that are open.
-//! 4. A link that failed rests for a time that doubles; until then it is the last resort. So are links that cost money,
-//!    unless the user said otherwise.
+//! 1. A host keeps its link while that works, because logins are often tied to an IP address.
+//! 2. A program with [`SPREAD_THRESHOLD`] busy connections to one host wants throughput, so further ones are spread
+//!    over the links ([`SpreadMode`]). A link of unknown rate comes first, for one connection. Next is a link that
+//!    carries less than half of its even share of the busy connections, because the highest rate ever seen is a poor
+//!    predictor of the present one. Otherwise rule 3 decides.
+//! 3. A new host uses the link that would deliver its first 128 KiB soonest: two RTTs, and its share of the rate among
+//!    the open connections.
+//! 4. A link that failed is tried last during a backoff time, which doubles with each failure. Metered links are also
+//!    tried last, unless the user permits their use.
 //!
-//! A link for each connection in turn was not used: every second connection would go to the worse link, and a login would
-//! change its address from one request to the next.
+//! Round robin would send every second connection over the worse link, and a login would change its address from one
+//! request to the next.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use marline_core::fetch::MeteredUse;
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-/// What is learnt.
+/// Link statistics and host affinities; see the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct LinkSelector {
     links: BTreeMap<String, LinkStats>,
@@ -31,34 +31,35 @@ pub(super) struct LinkSelector {
     next_id: u64,
 }
 
-/// A client (none: this machine) and the host that it wants.
+/// A client (`None`: this machine) and the host to which it connects.
 pub(super) type ClientHost = (Option<IpAddr>, String);
 
-/// What is known of a client's connections to a host.
+/// The connections of a client to a host.
 #[derive(Debug, Default)]
 struct HostState {
-    /// The link of the last one, and since when there is none newer.
+    /// The link to which the host has affinity.
     link: String,
+    /// When the last connection was opened.
     last_opened: Instant,
-    /// Those that are open: their links, and when they last carried something.
+    /// The open connections by number: link, and when each last carried data.
     connections: BTreeMap<u64, (String, Instant)>,
 }
 
 /// Whether a client's connections to one host are spread over the links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SpreadMode {
-    /// Where many of them are busy at once.
+    /// Spread while many connections are busy at once.
     #[default]
     Auto,
-    /// Each by itself.
+    /// Place each connection separately.
     Always,
-    /// A host keeps its link.
+    /// A host always keeps its link.
     Never,
 }
 
-/// The word is no way to spread connections.
+/// The name is not that of a [`SpreadMode`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to spread connections: auto, always or never")]
+#[error("`{0}` is not a spread mode; use auto, always or never")]
 pub struct UnknownSpreadMode(String);
 
 impl std::str::FromStr for SpreadMode {
@@ -77,13 +78,13 @@ impl std::str::FromStr for SpreadMode {
 struct LinkStats {
     rtt: Option<Duration>,
     rate: Option<Bitrate>,
-    /// In a row.
+    /// Consecutive failures to connect.
     failures: u32,
     backoff_until: Instant,
     open_count: u64,
 }
 
-/// A link that may be chosen.
+/// A link that may be selected.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) name: String,
@@ -91,7 +92,7 @@ pub(super) struct Candidate {
 }
 
 impl LinkSelector {
-    /// The names of the links for one more connection of a client to a host, the best one first.
+    /// Ranks the links for another connection of a client to a host, the best one first.
     pub(super) fn rank_links(
         &self,
         now: Instant,
@@ -126,6 +127,8 @@ impl LinkSelector {
                 let is_unmeasured =
                     stats.is_none_or(|learnt| learnt.rate.is_none()) && !busy_links.contains(&&link.name);
                 let own_count = busy_links.iter().filter(|name| **name == &link.name).count();
+                // The even share after this connection is (busy + 1) / usable links; a link is underused below half of
+                // that.
                 let is_underused = (own_count + 1) * 2 * usable_count <= busy_links.len() + 1;
                 let tier = match (is_spread, is_unmeasured, is_underused) {
                     (true, true, _) => 0,
@@ -134,17 +137,19 @@ impl LinkSelector {
                     (false, ..) => u8::from(kept_link != Some(&link.name)),
                 };
                 (
+                    // Lower values rank first, so links in backoff come last, preceded by metered ones.
                     (backs_off, costly, tier, stats.map_or(DEFAULT_COST, LinkStats::first_bytes_time)),
                     link.name.clone(),
                 )
             })
             .collect();
-        // By name where nothing else tells: the same inputs give the same order.
+        // Equal ranks are ordered by name, so that equal inputs give an equal order.
         ranked.sort();
         ranked.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// A client's connection to a host is being opened; its number. It counts from now on: programs open many at once.
+    /// Notes that a client is opening a connection to a host, and returns its number. It counts at once, because
+    /// programs open many at the same time.
     pub(super) fn on_opening(&mut self, now: Instant, link: &str, key: &ClientHost) -> u64 {
         self.links.entry(link.to_owned()).or_default().open_count += 1;
         self.evict_hosts(now, key);
@@ -162,13 +167,13 @@ impl LinkSelector {
         id
     }
 
-    /// It stands.
+    /// Notes that a connection was established.
     pub(super) fn on_connected(&mut self, now: Instant, link: &str, key: &ClientHost, handshake: Duration) {
         let stats = self.links.entry(link.to_owned()).or_default();
         stats.failures = 0;
         stats.backoff_until = now;
         stats.rtt = Some(stats.rtt.map_or(handshake, |rtt| (rtt * 7 + handshake) / 8));
-        // Of those that are spread the first one's link is kept.
+        // While connections are spread, the affinity stays with the link of the first one.
         if let Some(host) = self.hosts.get_mut(key)
             && !host.connections.values().any(|(link_of, _)| *link_of == host.link)
         {
@@ -185,21 +190,21 @@ impl LinkSelector {
         }
     }
 
-    /// A connection carries something.
+    /// Notes that a connection carried data.
     pub(super) fn on_activity(&mut self, now: Instant, key: &ClientHost, id: u64) {
         if let Some((_, last_active)) = self.hosts.get_mut(key).and_then(|known| known.connections.get_mut(&id)) {
             *last_active = now;
         }
     }
 
-    /// A connection could not be opened.
+    /// Notes that a connection could not be opened, and starts or doubles the backoff time.
     pub(super) fn on_failed(&mut self, now: Instant, link: &str) {
         let stats = self.links.entry(link.to_owned()).or_default();
         stats.failures += 1;
         stats.backoff_until = now + INITIAL_BACKOFF * 2_u32.pow(stats.failures.min(6) - 1);
     }
 
-    /// A connection is over.
+    /// Notes that a connection has ended.
     pub(super) fn on_closed(&mut self, link: &str, key: &ClientHost, id: u64) {
         if let Some(host) = self.hosts.get_mut(key) {
             host.connections.remove(&id);
@@ -209,8 +214,8 @@ impl LinkSelector {
         }
     }
 
-    /// So much came over a link in this time. What an application did not ask for is no sign of a slow link, so a
-    /// smaller rate counts little.
+    /// Notes how much a link delivered in this time. An application that requests little does not make the link slow,
+    /// so a lower rate counts little.
     pub(super) fn on_transfer(&mut self, link: &str, bytes: DataSize, time: Duration) {
         if time.is_zero() || bytes < MIN_RATE_SAMPLE {
             return;
@@ -225,6 +230,7 @@ impl LinkSelector {
 }
 
 impl LinkStats {
+    /// When a new connection would have received its first [`FIRST_BYTES`].
     fn first_bytes_time(&self) -> Duration {
         let rtt = self.rtt.unwrap_or(DEFAULT_RTT);
         let per_connection =
@@ -237,21 +243,22 @@ impl LinkStats {
     }
 }
 
-/// How long a host keeps its link without a new connection. chosen: longer than people leave a page open to read it.
+/// How long a host keeps its link without a new connection. chosen: longer than people take to read a page.
 const AFFINITY_TIMEOUT: Duration = Duration::from_secs(600);
 const MAX_HOSTS: usize = 1000;
-/// chosen: what a browser opens to a host for one page at once stays together mostly; download programs open four to sixteen.
+/// chosen: the connections that a browser opens for one page mostly stay together; download programs open four to
+/// sixteen.
 const SPREAD_THRESHOLD: usize = 3;
-/// A connection that has carried nothing for so long is idle. chosen: as long as a lost packet takes to be sent a third time.
+/// A connection without data for this long is idle. chosen: as long as two retransmissions of a lost packet take.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
-/// What most pages need before they show anything.
+/// The amount of data that most pages need before they show anything.
 const FIRST_BYTES: DataSize = DataSize::from_kib(128);
-/// Less than this says nothing of a link's rate.
+/// Smaller samples do not indicate the rate of a link.
 const MIN_RATE_SAMPLE: DataSize = DataSize::from_kib(64);
 const INITIAL_BACKOFF: Duration = Duration::from_secs(2);
 const DEFAULT_RTT: Duration = Duration::from_millis(50);
 const DEFAULT_RATE: Bitrate = Bitrate::from_mbps(10);
-/// The cost of a link of which nothing is known: that of the two figures above.
+/// The time for a link of which nothing is known, with the two defaults above.
 const DEFAULT_COST: Duration = Duration::from_millis(205);
 
 #[cfg(test)]
@@ -276,7 +283,7 @@ mod tests {
         order(choice, at, host, SpreadMode::Auto)[0].clone()
     }
 
-    /// A connection that stands.
+    /// Opens an established connection.
     fn connect(choice: &mut LinkSelector, at: u64, link: &str, host: &str, handshake: u64) -> u64 {
         let at = Instant::from_millis(at);
         let id = choice.on_opening(at, link, &host_key(host));
@@ -284,7 +291,7 @@ mod tests {
         id
     }
 
-    /// So many connections at once: how many go over each link.
+    /// Opens several connections at once, and counts those over each link.
     fn spread(choice: &mut LinkSelector, at: u64, host: &str, count: usize, spread: SpreadMode) -> (usize, usize) {
         let links: Vec<String> = (0..count)
             .map(|_| {
@@ -298,12 +305,12 @@ mod tests {
     }
 
     #[test]
-    fn many_connections_at_once_to_a_host_are_spread_and_few_stay_together() {
+    fn many_busy_connections_to_a_host_are_spread_and_few_stay_on_one_link() {
         assert_eq!(spread(&mut LinkSelector::default(), 0, "h", 3, SpreadMode::Auto), (3, 0));
         assert_eq!(spread(&mut LinkSelector::default(), 0, "h", 8, SpreadMode::Auto), (4, 4));
         assert_eq!(spread(&mut LinkSelector::default(), 0, "h", 8, SpreadMode::Never), (8, 0));
         assert_eq!(spread(&mut LinkSelector::default(), 0, "h", 2, SpreadMode::Always), (1, 1));
-        // A link that is known to be much better carries more, and the other one is tried.
+        // A link that is known to be much faster carries more, and the other one is tried.
         let mut choice = LinkSelector::default();
         choice.on_transfer("wifi", DataSize::from_mib(100), Duration::from_secs(1));
         let (wifi, wire) = spread(&mut choice, 0, "h", 8, SpreadMode::Auto);
@@ -311,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn many_connections_are_spread_although_one_link_was_once_much_faster() {
+    fn many_connections_are_spread_even_if_one_link_was_once_much_faster() {
         let mut choice = LinkSelector::default();
         choice.on_transfer("wifi", DataSize::from_mib(100), Duration::from_secs(1));
         choice.on_transfer("wire", DataSize::from_kib(200), Duration::from_secs(1));
@@ -320,7 +327,7 @@ mod tests {
         assert_eq!(spread(&mut choice, 0, "more", 16, SpreadMode::Auto), (12, 4));
         assert_eq!(spread(&mut choice, 0, "each", 8, SpreadMode::Always), (6, 2));
         assert_eq!(spread(&mut choice, 0, "none", 8, SpreadMode::Never), (8, 0));
-        // Of three links, too, each gets half of its even share.
+        // With three links, each gets at least half of its even share.
         let (mut links, now) = (Vec::new(), Instant::from_millis(0));
         for _ in 0..14 {
             let policy = (MeteredUse::Use, SpreadMode::Auto);
@@ -331,17 +338,17 @@ mod tests {
         for name in ["lte", "wifi", "wire"] {
             assert!(links.iter().filter(|link| *link == name).count() >= 2, "{links:?}");
         }
-        // One that has just failed, or costs money, gets none of them.
+        // A link that has just failed, or is metered, gets none of them.
         choice.on_failed(Instant::from_millis(0), "wire");
         assert_eq!(spread(&mut choice, 0, "failed", 8, SpreadMode::Auto), (8, 0));
     }
 
     #[test]
-    fn idle_connections_and_those_of_others_are_not_many() {
+    fn idle_connections_and_those_of_other_clients_do_not_count_as_busy() {
         let mut choice = LinkSelector::default();
         let ids: Vec<u64> = (0..6).map(|_| connect(&mut choice, 0, "wifi", "h", 1)).collect();
         assert_eq!(best_link(&choice, 100, "h"), "wire");
-        // The link of the first one is kept when they have nothing to do.
+        // The host returns to the link of the first connection when all are idle.
         assert_eq!(best_link(&choice, 10_000, "h"), "wifi");
         ids.iter().take(3).for_each(|id| choice.on_activity(Instant::from_millis(10_000), &host_key("h"), *id));
         assert_eq!(best_link(&choice, 10_100, "h"), "wire");
@@ -358,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_keeps_the_first_ones_link_after_many() {
+    fn after_spreading_a_host_returns_to_the_link_of_its_first_connection() {
         let mut choice = LinkSelector::default();
         let mut open = Vec::new();
         for _ in 0..8 {
@@ -373,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_hosts_is_bounded() {
+    fn the_number_of_remembered_hosts_is_bounded() {
         let mut choice = LinkSelector::default();
         for n in 0..MAX_HOSTS + 10 {
             let id = connect(&mut choice, n as u64, "wifi", &format!("h{n}"), 1);
@@ -383,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_link_that_brings_the_first_bytes_soonest_is_first() {
+    fn the_link_that_delivers_the_first_bytes_soonest_is_ranked_first() {
         let mut choice = LinkSelector::default();
         connect(&mut choice, 0, "wifi", "a", 80);
         connect(&mut choice, 0, "wire", "b", 5);
@@ -410,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_failed_rests_and_then_gets_its_chance() {
+    fn a_failed_link_is_used_again_after_its_backoff() {
         let mut choice = LinkSelector::default();
         let id = connect(&mut choice, 0, "wifi", "a", 1);
         choice.on_closed("wifi", &host_key("a"), id);
@@ -423,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_cost_money_come_last_or_not_at_all() {
+    fn metered_links_come_last_or_not_at_all() {
         let choice = LinkSelector::default();
         let order = |metered| {
             choice.rank_links(
@@ -439,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_the_unknown_is_that_of_its_figures() {
+    fn the_default_cost_matches_the_default_rtt_and_rate() {
         let cost = LinkStats::default().first_bytes_time();
         assert!(cost.abs_diff(DEFAULT_COST) < Duration::from_millis(1), "{cost:?}");
     }

@@ -1,41 +1,41 @@
-//! What a list names: whether a request is for one of its addresses, kept in little memory.
+//! The URLs that a playlist names, stored as hashes, to decide whether a request is for one of them.
 //!
-//! A list may lead no further into local networks than its own server is. Addresses that the proxy has replaced say so
-//! themselves ([`playlist_marks`](super::playlist_marks)). For as long as a list is followed, the same holds for its addresses without a mark,
-//! as a program requests them that makes addresses itself. So the hash of each address is kept; where that is too much, or
-//! where players make addresses out of templates, the hash of each host with its port.
+//! A playlist may lead no further into local networks than its own server is. URLs that the proxy has rewritten carry a
+//! mark for this ([`playlist_marks`](super::playlist_marks)). While a playlist is followed, the restriction also
+//! applies to its unmarked URLs, which programs request that build URLs themselves. So the hash of each URL is kept. If
+//! there are too many, or if players build URLs from templates, only the hash of each host and port is kept.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use url::Url;
 
-/// The addresses of a list.
+/// The URLs of one playlist.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct ListedUrls {
-    /// None: only the hosts count.
+    /// Hashes of URLs; `None`: only hosts are compared.
     url_hashes: Option<BTreeSet<u64>>,
-    /// Hosts with their ports. None: they are too many.
+    /// Hashes of hosts with their ports; `None`: there were too many.
     host_hashes: Option<BTreeSet<u64>>,
-    /// Hosts with a template in them: what stands before and behind it.
+    /// Hosts that contain a template: the text before and after it.
     host_templates: Vec<(String, String)>,
-    /// Hosts of what the proxy did not take for an address, although a player may.
+    /// Hashes of hosts in texts that the proxy did not parse as URLs, although a player may.
     unparsed_host_hashes: BTreeSet<u64>,
     has_templates: bool,
 }
 
 impl ListedUrls {
-    /// Of a list whose addresses are requested as they are.
+    /// For a playlist whose URLs are requested unchanged.
     pub(super) fn exact() -> Self {
         Self { url_hashes: Some(BTreeSet::new()), has_templates: false, ..Self::by_host() }
     }
 
-    /// Of a list with templates.
+    /// For a playlist with URL templates.
     pub(super) fn by_host() -> Self {
         Self { url_hashes: None, host_hashes: Some(BTreeSet::new()), has_templates: true, ..Self::default() }
     }
 
-    /// One more address.
+    /// Adds a URL.
     pub(super) fn add(&mut self, url: &Url) {
         let host_port = host_and_port(url);
         match host_port.split_once('$').zip(host_port.rsplit_once('$')).filter(|_| self.has_templates) {
@@ -50,14 +50,14 @@ impl ListedUrls {
         insert_bounded(&mut self.url_hashes, url_hash(url), MAX_URLS);
     }
 
-    /// One more that the proxy did not take for an address.
+    /// Adds a text that the proxy did not parse as a URL.
     pub(super) fn add_unparsed(&mut self, url: &Url) {
         if self.unparsed_host_hashes.len() < MAX_UNPARSED_HOSTS {
             self.unparsed_host_hashes.insert(hash(&host_and_port(url)));
         }
     }
 
-    /// Whether a request for this may be for one of them.
+    /// Whether a request for this URL may come from this playlist.
     pub(super) fn contains(&self, url: &Url) -> bool {
         let host_port = host_and_port(url);
         let is_listed = match (&self.url_hashes, &self.host_hashes) {
@@ -75,12 +75,12 @@ impl ListedUrls {
             || self.host_templates.iter().any(matches_template)
     }
 
-    /// Keeps the hosts only.
+    /// Forgets the URLs and keeps the hosts.
     pub(super) fn keep_hosts_only(&mut self) {
         self.url_hashes = None;
     }
 
-    /// The memory it takes up, in bytes.
+    /// The memory that this uses, in bytes.
     pub(super) fn memory_size(&self) -> usize {
         let len_of = |set: &Option<BTreeSet<u64>>| set.as_ref().map_or(0, BTreeSet::len);
         (len_of(&self.url_hashes) + len_of(&self.host_hashes) + self.unparsed_host_hashes.len()) * ENTRY_SIZE
@@ -92,7 +92,7 @@ impl ListedUrls {
     }
 }
 
-/// The host of a URL with its port.
+/// The host of a URL, with its port.
 fn host_and_port(url: &Url) -> String {
     format!("{}:{}", url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default())
 }
@@ -106,7 +106,7 @@ fn insert_bounded(set: &mut Option<BTreeSet<u64>>, hash: u64, max_len: usize) {
     }
 }
 
-/// Without login and fragment, as the proxy knows its resources.
+/// The hash of a URL without login and fragment, as the proxy identifies resources.
 fn url_hash(url: &Url) -> u64 {
     if url.username().is_empty() && url.password().is_none() && url.fragment().is_none() {
         return hash(url.as_str());
@@ -126,11 +126,11 @@ fn hash(text: &str) -> u64 {
 
 /// chosen: as many as segments are remembered.
 const MAX_URLS: usize = 20_000;
-/// chosen: the published list of all free television channels has three thousand.
+/// chosen: the published playlist of all free television channels names three thousand.
 const MAX_HOSTS: usize = 10_000;
 const MAX_HOST_TEMPLATES: usize = 64;
 const MAX_UNPARSED_HOSTS: usize = 1000;
-/// A number, and its part of a node of the tree.
+/// A hash, and its part of a tree node.
 const ENTRY_SIZE: usize = 16;
 
 #[cfg(test)]
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_known_as_they_are_or_by_their_host() {
+    fn urls_are_matched_exactly_or_by_host() {
         let mut urls = ListedUrls::exact();
         urls.add(&url("http://me:pw@192.168.1.1/key#part"));
         assert!(urls.contains(&url("http://192.168.1.1/key")) && !urls.contains(&url("http://192.168.1.1/")));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_in_a_host_names_what_it_can_become_and_an_odd_host_names_itself() {
+    fn a_host_template_matches_its_expansions_and_a_plain_host_itself() {
         let mut by_host = ListedUrls::by_host();
         by_host.add(&url("https://h/$Number$.m4s"));
         assert!(by_host.contains(&url("https://h/7.m4s")) && !by_host.contains(&url("https://g/7.m4s")));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_known_by_less() {
+    fn beyond_the_limits_urls_are_matched_by_host_and_then_not_at_all() {
         let mut urls = ListedUrls::exact();
         (0..=MAX_URLS).for_each(|n| urls.add(&url(&format!("https://h/{n}"))));
         assert!(urls.contains(&url("https://h/other")) && !urls.contains(&url("https://g/0")));

@@ -1,10 +1,11 @@
-//! The media port's answers: a request for `/https://host/path` in, a head and a body out.
+//! Handles requests of the media port: `/https://host/path` in, a response head and body out.
 //!
-//! 1. GET and HEAD only. The head says what the origin says of the resource: type, validators, size.
-//! 2. Every site comes out of one origin here, so nothing that a browser could run may act: what is no plain medium is
-//!    put in a sandbox (CSP), and no type is guessed.
-//! 3. What of a player's fields goes on to servers is decided in [`upstream_headers`](super::upstream_headers). Cookies that servers set stay in the
-//!    proxy: a browser would send one site's to another.
+//! 1. Only GET and HEAD are served. The head repeats the origin server's metadata of the resource: type, validators,
+//!    size.
+//! 2. All sites share one browser origin here, so nothing that a browser could execute may become active. Whatever is
+//!    not plain media is sandboxed (CSP), and browsers must not guess types.
+//! 3. [`upstream_headers`](super::upstream_headers) decides which fields of a player are forwarded. Cookies that
+//!    servers set stay in the proxy, because a browser would send the cookies of one site to another.
 //! 4. An error is one line of text.
 
 use std::net::SocketAddr;
@@ -27,7 +28,7 @@ use super::session::{RequestError, ResponseBody, ResponseHead, Session, Sessions
 use super::upstream_headers::{PlayerHeaders, UpstreamHeaders};
 use super::{buffer_budget, index_page, origin_check, playlist_marks};
 
-/// Answers one request.
+/// Handles one request.
 pub(super) async fn handle<B>(
     sessions: &Rc<Sessions>,
     request: &Request<B>,
@@ -37,16 +38,17 @@ pub(super) async fn handle<B>(
     let headers = request.headers();
     match origin_check::check_media(headers, listener) {
         Err(origin_check::Rejection::ForeignHost) => {
-            return text_response(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's");
+            return text_response(StatusCode::MISDIRECTED_REQUEST, "the Host field does not name this proxy");
         }
         Err(origin_check::Rejection::CrossSite) => {
-            return text_response(StatusCode::FORBIDDEN, "a page of another site may not play here");
+            return text_response(StatusCode::FORBIDDEN, "pages of other sites may not play through this proxy");
         }
         Ok(()) => {}
     }
     let head_only = request.method() == Method::HEAD;
     if !head_only && request.method() != Method::GET {
-        let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD can be played");
+        let mut response =
+            text_response(StatusCode::METHOD_NOT_ALLOWED, "the media port accepts only GET and HEAD");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
@@ -54,6 +56,7 @@ pub(super) async fn handle<B>(
     if path == "/" {
         return index_page::handle(request.method(), headers);
     }
+    // A token before the URL selects the header fields of the user (`marline play -H`).
     let origin_headers = sessions.options.origin_headers.as_ref();
     let matched = origin_headers.and_then(|given| Some((given, given.strip_token(path)?)));
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -63,6 +66,7 @@ pub(super) async fn handle<B>(
         }
         None => (host.to_owned(), path),
     };
+    // A mark shows that a playlist has named this URL, and in which network zone its server is.
     let (mark_zone, unmarked_path) = playlist_marks::strip_marks(path);
     let playlist_request = &PlaylistRequest { host: &host, path, is_marked: mark_zone.is_some(), permit };
     let target = match media_url::parse(unmarked_path) {
@@ -72,7 +76,7 @@ pub(super) async fn handle<B>(
     let user_agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let player = buffer_budget::player_name(peer.ip(), user_agent);
     let Some(mut player_headers) = PlayerHeaders::from_request(headers, listener) else {
-        let message = "the header fields of the request are longer than servers take";
+        let message = "the header fields of the request are longer than servers accept";
         return text_response(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message);
     };
     let origin_url = match matched {
@@ -82,8 +86,8 @@ pub(super) async fn handle<B>(
             None => {
                 let mut url = target.url.clone();
                 if mark_zone.is_some() {
-                    // A list of another program has named it, or one that is not known any more: it may be of any origin.
-                    // No origin has this port.
+                    // The playlist that named this URL belongs to another program or was forgotten, so the URL may
+                    // belong to any origin. Port 0 matches no origin, so that no credentials are sent.
                     let _ = url.set_port(Some(0));
                 }
                 url
@@ -104,6 +108,8 @@ pub(super) async fn handle<B>(
         target.login.as_ref(),
     );
     let upstream_headers = if matched.is_some() { upstream_headers.with_fixed_origin() } else { upstream_headers };
+    // Three restrictions of the destinations apply together: those of the client, of the mark, and of playlists that
+    // the client follows.
     let right = EgressPolicy::for_peer(peer).with_listener(listener);
     let right = mark_zone.map_or(right, |zone| right.referred_by_zone(zone));
     let right = sessions.prefetcher.right_for(&player, &target.url, right);
@@ -114,7 +120,7 @@ pub(super) async fn handle<B>(
     {
         return response;
     }
-    // Ranges are of GET only, and conditions come before them (RFC 9110 §14.2, §13.2.2).
+    // Range applies to GET only, and conditions are evaluated before it (RFC 9110 §14.2, §13.2.2).
     if head_only || range::is_conditional(headers) {
         let head = match sessions.head(&session, RequestedRange::Full).await {
             Ok(head) => head,
@@ -133,7 +139,7 @@ pub(super) async fn handle<B>(
         }
     }
     let mut requested = RequestedRange::from_headers(headers);
-    // A condition of ranges that does not hold asks for the whole, which is always an answer to it.
+    // If-Range that fails makes this a request for the whole resource, which is always a valid response.
     if range::is_multi_range(headers) && !headers.contains_key(IF_RANGE) {
         match sessions.head(&session, RequestedRange::Full).await {
             Ok(ResponseHead { total: Some(total), accepts_ranges: true, .. }) => {
@@ -148,6 +154,7 @@ pub(super) async fn handle<B>(
             Err(refusal) => return error_response(refusal),
         }
     }
+    // A segment may have been prefetched already, or its body may have to wait for the end of the preceding segment.
     let mut segment_request = sessions.prefetcher.match_request(sessions, &session, requested);
     let prefetched = match segment_request.as_mut().filter(|_| !headers.contains_key(IF_RANGE)) {
         Some(turn) => turn.take_prefetched(requested).await,
@@ -191,9 +198,14 @@ pub(super) async fn handle<B>(
                             response
                         })
                     }
-                    // A range of a list is no list.
+                    // A range of a playlist cannot be rewritten, so the whole playlist is fetched.
                     None => playlist_response(sessions, &session, request, playlist_request).await.unwrap_or_else(
-                        || text_response(StatusCode::BAD_GATEWAY, "it is called a playlist and is none"),
+                        || {
+                            text_response(
+                                StatusCode::BAD_GATEWAY,
+                                "the server declares a playlist, but the response is none",
+                            )
+                        },
                     ),
                 };
             }
@@ -209,17 +221,17 @@ pub(super) async fn handle<B>(
     }
 }
 
-/// Whether the type says what the name did not.
+/// Whether the media type declares a playlist that the file extension did not.
 fn is_declared_playlist(session: &Session, head: &ResponseHead) -> bool {
     if session.playlist_format.get().is_some() || session.not_a_playlist.get() {
-        // It was asked for as one, and was none.
+        // It was requested as a playlist, and the response was none.
         return false;
     }
     session.playlist_format.set(head.description.content_type.as_deref().and_then(PlaylistFormat::from_media_type));
     session.playlist_format.get().is_some()
 }
 
-/// The answer for a playlist or manifest; none: it is none.
+/// The response for a playlist or manifest; `None`: the resource is none.
 async fn playlist_response<B>(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
@@ -244,7 +256,7 @@ async fn playlist_response<B>(
     Some(response)
 }
 
-/// A head with its body.
+/// A response with this head and body.
 fn response_with_body(head: &ResponseHead, body: ProxyBody) -> Response<ProxyBody> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -264,7 +276,7 @@ fn response_with_body(head: &ResponseHead, body: ProxyBody) -> Response<ProxyBod
     response
 }
 
-/// What the origin says of the resource.
+/// The origin server's metadata of the resource.
 fn metadata_headers(head: &ResponseHead) -> HeaderMap {
     let description = &head.description;
     let declared = [
@@ -279,7 +291,7 @@ fn metadata_headers(head: &ResponseHead) -> HeaderMap {
         .collect()
 }
 
-/// No type is guessed, nothing acts, and no page of another site may embed it.
+/// Forbids type guessing, active content, and embedding by pages of other sites.
 fn add_security_headers(headers: &mut HeaderMap) {
     headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -290,9 +302,9 @@ fn add_security_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a type is a medium that no browser runs.
+/// Whether browsers treat a type as media and execute none of it.
 fn is_plain_media(content_type: &str) -> bool {
-    // Of a list browsers take the last one.
+    // Browsers use the last type of a list.
     if content_type.contains(',') {
         return false;
     }
@@ -322,17 +334,23 @@ fn error_response(refusal: RequestError) -> Response<ProxyBody> {
             response
         }
         RequestError::Status(status) => {
-            // A login is asked for in the URL: a browser would offer one site's to another.
+            // 401 is passed on without a challenge. The login belongs into the URL, because a browser would offer the
+            // login of one site to another.
             let code =
                 StatusCode::from_u16(status).ok().filter(|code| code.is_client_error() || code.is_server_error());
-            text_response(code.unwrap_or(StatusCode::BAD_GATEWAY), &format!("the server answers {status}"))
+            text_response(
+                code.unwrap_or(StatusCode::BAD_GATEWAY),
+                &format!("the server responded with status {status}"),
+            )
         }
         RequestError::BadGateway(reason) => text_response(StatusCode::BAD_GATEWAY, &reason),
         RequestError::Forbidden(reason) => text_response(StatusCode::FORBIDDEN, &reason),
         RequestError::LoopDetected(reason) => text_response(StatusCode::LOOP_DETECTED, &reason),
         RequestError::Timeout(reason) => text_response(StatusCode::GATEWAY_TIMEOUT, &reason),
         RequestError::NoLink(reason) => unavailable_response(&reason),
-        RequestError::OutOfMemory => unavailable_response("too many players: no memory is left for one more"),
+        RequestError::OutOfMemory => {
+            unavailable_response("no buffer memory is left for another player; increase --memory")
+        }
     }
 }
 
@@ -342,7 +360,7 @@ fn unavailable_response(reason: &str) -> Response<ProxyBody> {
     response
 }
 
-/// One line.
+/// A response with one line of text.
 pub(super) fn text_response(status: StatusCode, message: &str) -> Response<ProxyBody> {
     let mut response = Response::new(text_body(message));
     *response.status_mut() = status;
@@ -352,7 +370,7 @@ pub(super) fn text_response(status: StatusCode, message: &str) -> Response<Proxy
     response
 }
 
-/// No body: the fields speak for one that is not sent.
+/// The body of a response to HEAD, whose fields describe the body of a GET.
 fn empty_body() -> ProxyBody {
     ProxyBody::Text(http_body_util::Full::default())
 }
@@ -362,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_media_stay_out_of_the_sandbox() {
+    fn everything_but_plain_media_is_sandboxed() {
         for (content_type, plain) in [
             ("video/mp4", true),
             ("Audio/MPEG; x=y", true),
@@ -382,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_says_which_bytes_follow() {
+    fn a_head_states_which_bytes_follow() {
         let mut head = ResponseHead {
             description: Default::default(),
             total: Some(100),

@@ -1,14 +1,14 @@
-//! What mpv says over its JSON IPC, read without I/O.
+//! State of an mpv, derived from its JSON IPC messages, without I/O.
 //!
-//! In: lines from its socket, time. Out: the lines to send, and how the player stands.
+//! Takes lines from the socket; yields the commands to send and a report about the player.
 //!
-//! 1. Six properties are observed; mpv tells each at once and whenever it changes. Lines that say anything else, or
-//!    that nobody can read, change nothing.
-//! 2. A stall is `paused-for-cache` after the first picture of a file, unless a seek is under way: mpv tells `seek` when
-//!    one begins and `playback-restart` when it has its picture.
-//! 3. A pause is no wait: who pauses needs nothing.
+//! 1. Six properties are observed; mpv sends each at once and whenever it changes. Lines with other content, or that
+//!    cannot be parsed, are ignored.
+//! 2. A stall is `paused-for-cache` after the first picture of a file, unless a seek is in progress: mpv sends `seek`
+//!    when one begins, and `playback-restart` when the picture is shown.
+//! 3. A pause is no stall, because a paused player needs no data.
 //!
-//! Polling the properties was not done: mpv would be woken, and a short stall would be missed.
+//! Polling the properties would wake mpv and miss short stalls.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use url::Url;
 use super::player_report::PlayerReport;
 use super::{media_url, playlist_marks};
 
-/// One mpv, as far as it has spoken.
+/// State of one mpv, as far as its messages have reported it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MpvState {
     url: Option<Url>,
     position: f64,
-    /// The first position that it told.
+    /// The first reported position of the file.
     first_position: Option<f64>,
     cached_seconds: Option<f64>,
     paused_for_cache: bool,
-    /// It has had its first picture.
+    /// The first picture of the file has been shown.
     has_started: bool,
     is_seeking: bool,
     has_ended: bool,
@@ -38,14 +38,14 @@ pub(super) struct MpvState {
 }
 
 impl MpvState {
-    /// What to send first.
+    /// The commands to send first.
     pub(super) fn observe_commands() -> String {
         let line =
             |(id, name): (usize, &&str)| format!("{}\n", json!({"command": ["observe_property", id + 1, name]}));
         OBSERVED_PROPERTIES.iter().enumerate().map(line).collect()
     }
 
-    /// Takes a line; tells whether how it stands has changed by more than the clock.
+    /// Processes one line. Returns whether the state has changed, apart from the position.
     pub(super) fn on_line(&mut self, now: Instant, line: &str) -> bool {
         let Ok(message) = serde_json::from_str::<Value>(line) else { return false };
         let previous = (self.is_waiting(), self.stalls, self.has_ended, self.url.clone());
@@ -63,7 +63,7 @@ impl MpvState {
         previous != (self.is_waiting(), self.stalls, self.has_ended, self.url.clone())
     }
 
-    /// What it plays through the proxy, and how it stands; none: nothing.
+    /// The URL that is played through the proxy, and the state of playback; `None`: nothing is played through it.
     pub(super) fn report(&self, now: Instant) -> Option<(&Url, PlayerReport)> {
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let current_stall = self.stalled_since.map_or(Duration::ZERO, |since| now.since(since));
@@ -86,10 +86,11 @@ impl MpvState {
     fn on_property(&mut self, name: &str, data: &Value) {
         match name {
             "path" => self.url = data.as_str().and_then(media_url).or(self.url.take().filter(|_| data.is_null())),
-            // Nothing is known of it between two files.
+            // mpv sends no value between two files.
             "time-pos" => {
                 let Some(position) = data.as_f64() else { return };
-                // Whoever listens only now has missed the event. The first position is told before the first picture.
+                // A client that connects late misses the event, so a rising position counts as a picture. mpv sends the
+                // first position before it shows the first picture.
                 self.has_started |= self.first_position.is_some_and(|first| position > first)
                     && !self.paused_for_cache
                     && !self.is_seeking;
@@ -120,7 +121,7 @@ impl MpvState {
     }
 }
 
-/// The URL behind an address of the proxy.
+/// The URL of the media behind an address of the proxy.
 fn media_url(path: &str) -> Option<Url> {
     let (_, address) = path.split_once("://")?;
     let path_start = address.find('/')?;
@@ -141,7 +142,7 @@ mod tests {
         }
     }
 
-    /// As mpv 0.35 has sent it.
+    /// Recorded from mpv 0.35.
     const START_LINES: [(u64, &str); 9] = [
         (0, r#"{"request_id":0,"error":"success"}"#),
         (0, r#"{"event":"property-change","id":2,"name":"time-pos"}"#),
@@ -158,7 +159,7 @@ mod tests {
     ];
 
     #[test]
-    fn it_stands_where_it_says() {
+    fn the_report_follows_the_properties() {
         let mut mpv = MpvState::default();
         assert_eq!(mpv.report(Instant::ZERO), None);
         hear(&mut mpv, &START_LINES);
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_data_is_a_stall_and_a_wait_after_a_seek_is_none() {
+    fn waiting_for_data_is_a_stall_unless_a_seek_is_in_progress() {
         let mut mpv = MpvState::default();
         hear(&mut mpv, &START_LINES);
         let for_cache =
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_late_knows_what_the_properties_say() {
+    fn a_late_connection_derives_the_state_from_properties() {
         let mut mpv = MpvState::default();
         hear(
             &mut mpv,
@@ -210,7 +211,7 @@ mod tests {
         assert!(!mpv.report(Instant::ZERO).unwrap().1.is_waiting);
         hear(&mut mpv, &[(5, r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#)]);
         assert_eq!(mpv.report(Instant::ZERO).unwrap().1.stalls, 1);
-        // At the end, and back again.
+        // The end of the file, and a seek back from it.
         hear(&mut mpv, &[(9, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
         hear(&mut mpv, &[(10, r#"{"event":"seek"}"#), (11, r#"{"event":"playback-restart"}"#)]);
         assert!(mpv.report(Instant::ZERO).unwrap().1.has_ended);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_picture_it_waits_and_stalls_not() {
+    fn waiting_before_the_first_picture_is_no_stall() {
         let mut mpv = MpvState::default();
         hear(&mut mpv, &START_LINES[..5]);
         let waits = r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#;
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_read_changes_nothing() {
+    fn unreadable_lines_change_nothing() {
         let mut mpv = MpvState::default();
         hear(&mut mpv, &START_LINES);
         let before = mpv.report(Instant::from_millis(1000)).map(|(url, told)| (url.clone(), told));
@@ -239,7 +240,7 @@ mod tests {
             assert!(!mpv.on_line(Instant::from_millis(1000), line), "{line}");
         }
         assert_eq!(mpv.report(Instant::from_millis(1000)).map(|(url, told)| (url.clone(), told)), before);
-        // A file that does not come through the proxy is nobody's business.
+        // A file that is not played through the proxy is ignored.
         hear(&mut mpv, &[(9, r#"{"event":"property-change","name":"path","data":"/home/me/film.mkv"}"#)]);
         assert_eq!(mpv.report(Instant::from_millis(1000)), None);
     }

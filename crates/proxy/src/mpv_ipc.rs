@@ -1,9 +1,8 @@
-//! The socket of an mpv: what it says goes to the sessions of the URL that it plays.
+//! Reads the state of an mpv from its IPC socket, and reports it to the sessions of the URL that it plays.
 //!
-//! In: a path. Out: [`Sessions::stands`], at every change and twice a second.
-//!
-//! The socket may appear later than the proxy and go with each mpv: it is looked for once a second, for ever. mpv is
-//! told nothing but what is wanted to know of it.
+//! Calls [`Sessions::on_player_report`] at every change and twice a second. The socket may appear after the proxy and
+//! disappear with each mpv, so the proxy tries to connect once a second, indefinitely. It sends mpv nothing but
+//! requests to observe properties.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -16,13 +15,13 @@ use tokio::time::MissedTickBehavior;
 use super::mpv::MpvState;
 use super::session::Sessions;
 
-/// Listens to whatever mpv has this socket, for ever.
+/// Connects to the socket again and again. Never returns.
 pub(super) async fn run(sessions: Rc<Sessions>, path: &Path) {
     loop {
         if let Ok(stream) = UnixStream::connect(path).await {
-            tracing::info!(socket = %path.display(), "mpv");
+            tracing::info!(socket = %path.display(), "connected to mpv");
             if let Err(error) = run_connection(&sessions, stream).await {
-                tracing::info!(socket = %path.display(), %error, "mpv is gone");
+                tracing::info!(socket = %path.display(), %error, "connection to mpv failed");
             }
         }
         tokio::time::sleep(RECONNECT_INTERVAL).await;
@@ -37,7 +36,7 @@ async fn run_connection(sessions: &Sessions, mut stream: UnixStream) -> std::io:
     let mut report_timer = tokio::time::interval(REPORT_INTERVAL);
     report_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // What was read of a line stays in it when the clock comes first.
+        // If the timer fires first, the part of the line that was read stays in `line`.
         let mut line_reader = (&mut lines).take(MAX_LINE - line.len() as u64);
         let bytes_read = tokio::select! {
             read = line_reader.read_until(b'\n', &mut line) => Some(read?),
@@ -60,5 +59,5 @@ async fn run_connection(sessions: &Sessions, mut stream: UnixStream) -> std::io:
 
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
-/// chosen: a path may be long; what is longer is read in parts, which nobody understands.
+/// chosen: longer than any path. Longer lines are read in parts, which are then not valid JSON.
 const MAX_LINE: u64 = 64 * 1024;

@@ -1,16 +1,16 @@
 //! Rejects requests with a foreign Host name, and requests from web pages of other sites.
 //!
-//! In: the request fields Host, Origin, Sec-Fetch-Site, User-Agent, Accept-Language and Referer, and the address that a listener
-//! is bound to. Out: accepted, or the reason for the refusal.
+//! Evaluates the request fields Host, Origin, Sec-Fetch-Site, User-Agent, Accept-Language and Referer against the
+//! address to which a listener is bound.
 //!
 //! 1. Host must name an address of the listener or `localhost`. In a DNS rebinding attack it holds the attacker's name
 //!    (RFC 9110 section 7.4 provides status 421).
-//! 2. A browser tells the site of the page that a request comes from (Fetch Metadata). Requests of other sites are refused,
-//!    because playing a video uses the user's data volume. A program may send any Origin, since the user has configured it. The
-//!    Origin field alone is not enough: requests for images and videos carry none. Pages of other origins cannot read responses:
-//!    no response permits it (CORS), and preflight requests (OPTIONS) are refused.
-//! 3. Status and events are for pages of the same origin, for addresses that the user typed, and for programs that name no other
-//!    Origin.
+//! 2. A browser reports how the requesting page relates to the target site (Fetch Metadata). Requests of other sites
+//!    are refused, because playing a video uses the user's data volume. A program may send any Origin, since the user
+//!    has configured it. The Origin field alone is not enough: requests for images and videos carry none. Pages of
+//!    other origins cannot read responses: no response permits it (CORS), and preflight requests (OPTIONS) are refused.
+//! 3. Status and events are for pages of the same origin, for addresses that the user typed, and for programs that send
+//!    no foreign Origin.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -66,19 +66,19 @@ pub(super) fn is_program(fields: &HeaderMap, listener: SocketAddr) -> bool {
     is_loopback_host || !(looks_like_browser && fields.contains_key(ACCEPT_LANGUAGE))
 }
 
-/// Whether a browser says that the page has the same host as this listener, perhaps with another port.
+/// Whether the browser reports that the page has the same host as this listener, perhaps with another port.
 pub(super) fn is_same_site(fields: &HeaderMap) -> bool {
     header_text(fields, "sec-fetch-site") == Some("same-site")
 }
 
-/// Whether a page's address (Referer) is one of the listener's.
+/// Whether the URL of a page (Referer) names the listener.
 pub(super) fn is_own_url(page_url: &str, listener: SocketAddr) -> bool {
     let Ok(page) = Url::parse(page_url) else { return false };
     let port = page.port_or_known_default().unwrap_or_default();
     page.host_str().is_some_and(|host| names_listener(&format!("{host}:{port}"), listener))
 }
 
-/// Whether a request may read what is ours.
+/// Whether a request may read the status and events.
 pub(super) fn check_status(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Rejection> {
     let host = own_host(fields, listener)?;
     if !matches!(header_text(fields, "sec-fetch-site"), None | Some("none" | "same-origin")) {
@@ -112,7 +112,7 @@ fn names_listener(host: &str, listener: SocketAddr) -> bool {
         return true;
     }
     let host_only = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    // An address cannot be rebound: only a name can.
+    // An IP address cannot be rebound, only a name can.
     host_only.parse::<IpAddr>().is_ok_and(|ip| {
         let is_bound_address = ip == listener.ip() || listener.ip().is_unspecified();
         ip.is_loopback() || (is_bound_address && !ip.is_unspecified())
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_that_cannot_be_rebound_are_ours() {
+    fn only_hosts_that_cannot_be_rebound_are_accepted() {
         for (host, good) in [
             ("127.0.0.1:8480", true),
             ("localhost:8480", true),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_page_may_neither_play_nor_read() {
+    fn a_page_of_another_site_may_neither_play_nor_read_the_status() {
         let with = |site| fields(&[("host", "127.0.0.1:8480"), ("sec-fetch-site", site)]);
         for (site, plays, reads) in [
             ("none", true, true),
@@ -204,7 +204,7 @@ mod tests {
         ] {
             let of_program = fields(&[("host", "127.0.0.1:8480"), ("origin", origin)]);
             assert_eq!(check_status(&of_program, listener()).is_ok(), good, "{origin}");
-            // A program may name any site; a browser marks what it sends.
+            // A program may send any Origin. Requests of a browser carry Sec-Fetch-Site.
             assert_eq!(check_media(&of_program, listener()), Ok(()), "{origin}");
             for site in ["same-site", "same-origin", "none"] {
                 let marked = fields(&[("host", "127.0.0.1:8480"), ("origin", origin), ("sec-fetch-site", site)]);

@@ -1,28 +1,28 @@
-//! Header fields that the user gives for the origin of one URL (`marline play -H`).
+//! Header fields that the user sets for the origin of one URL (`marline play -H`).
 //!
-//! They may be secrets, and every program of this machine reaches the proxy. So they are sent only for requests whose path
-//! begins with a random token, which the player gets as a part of its address. Addresses in playlists keep it.
+//! They may be secrets, and every program of this machine can reach the proxy. So they are sent only for requests whose
+//! path begins with a random token, which the player receives as part of the URL. Rewritten URLs in playlists keep it.
 
 use http::header::{HeaderName, HeaderValue};
 use url::Url;
 
 use super::token::Token;
 
-/// Header fields for the origin of one URL, with the token that a player shows for them.
+/// Header fields for the origin of one URL, with the token that authorizes their use.
 #[derive(Clone)]
 pub struct OriginHeaders {
     token: Token,
-    /// A URL of the origin.
+    /// Any URL of the origin.
     pub(super) url: Url,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl OriginHeaders {
-    /// Fields, as name and value, for the origin of this URL, with a new token. Fields that HTTP does not allow are left out;
-    /// the command line has refused them before.
+    /// Header fields, as name and value, for the origin of this URL, with a new token. Invalid fields are dropped; the
+    /// command line refuses them earlier.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system provides no random bytes.
     pub fn new(url: Url, fields: &[(String, String)]) -> std::io::Result<Self> {
         let parse_field = |(name, value): &(String, String)| {
             let mut value = HeaderValue::from_bytes(value.as_bytes()).ok()?;
@@ -32,13 +32,13 @@ impl OriginHeaders {
         Ok(Self { token: Token::new()?, url, headers: fields.iter().filter_map(parse_field).collect() })
     }
 
-    /// What stands between the address of the proxy and a URL: the token and a slash.
+    /// The path between the proxy's address and a URL: the token and a slash.
     #[must_use]
     pub fn path_prefix(&self) -> String {
         format!("{}/", self.token.as_str())
     }
 
-    /// The rest of a path that begins with the token; none: it does not.
+    /// The rest of a path that begins with the token; `None` for other paths.
     pub(super) fn strip_token<'a>(&self, path: &'a str) -> Option<&'a str> {
         let (token, _) = path.strip_prefix('/')?.split_once('/')?;
         self.token.matches(token).then(|| path.get(token.len() + 1..)).flatten()
@@ -48,7 +48,7 @@ impl OriginHeaders {
 impl std::fmt::Debug for OriginHeaders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<&HeaderName> = self.headers.iter().map(|(name, _)| name).collect();
-        f.debug_struct("Given").field("names", &names).finish_non_exhaustive()
+        f.debug_struct("OriginHeaders").field("names", &names).finish_non_exhaustive()
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_for_addresses_with_the_token_and_are_never_shown() {
+    fn header_fields_need_the_token_and_are_never_shown() {
         let fields = [("X-Token".to_owned(), "secret".to_owned())];
         let given = OriginHeaders::new("https://me:pw@h/".parse().unwrap(), &fields).unwrap();
         assert_eq!(given.strip_token(&format!("/{}https://h/f?x", given.path_prefix())), Some("/https://h/f?x"));
@@ -70,6 +70,6 @@ mod tests {
         ] {
             assert_eq!(given.strip_token(path), None, "{path}");
         }
-        assert_eq!(format!("{given:?}"), "Given { names: [\"x-token\"], .. }");
+        assert_eq!(format!("{given:?}"), "OriginHeaders { names: [\"x-token\"], .. }");
     }
 }

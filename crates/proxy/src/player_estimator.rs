@@ -1,18 +1,18 @@
-//! What is known of the player behind a session: what it plays, where it stands, how much it has.
+//! Estimates the player of a session from what it reads: the video that it plays, its position, and its buffer.
 //!
-//! In: the bytes that it takes, the windows that wait for it, time. Out: the words by which a stream knows its player
-//! ([`Viewer`]), and figures for the status.
+//! From the bytes that the player reads and those that wait in its window, it derives the inputs of the stream
+//! ([`PlayerInput`]) and figures for the status.
 //!
-//! 1. The video is known from its container ([`Scan`]), or by [`super::ffprobe`]; if those say nothing, from how fast the
-//!    player reads once it has enough: while bytes wait and it does not take them, it reads at the video's rate. Until
-//!    then nothing is known, and all links work.
-//! 2. Where it stands is reckoned, never too early: it plays as soon as it has a second of the video, and so it has less
-//!    in its buffer than it may really have. It cannot have played what it has not taken: if bytes wait and its model
-//!    has nothing left, it pauses, or its buffer is small.
-//! 3. An answer that goes on where the last one ended is the same playing; any other one is a seek.
-//! 4. A stream that already plays is told only of what differs by more than [`WORTH`].
+//! 1. The duration or rate of the video comes from its container ([`ContainerScan`]) or from [`super::ffprobe`]. If
+//!    both fail, it is estimated from reads: a player with enough data reads at the video's rate while bytes wait that
+//!    it does not take. Until one of these succeeds, all links are used.
+//! 2. The buffer is never overestimated: playback is assumed to start once one second of video has arrived, so the
+//!    position is never too early. But the player cannot have played bytes that it has not read. If bytes wait and the
+//!    model's buffer is empty, the player is paused or has a small buffer.
+//! 3. A response that continues where the last one ended belongs to the same playback; any other one is a seek.
+//! 4. The stream is updated only if its position differs by more than [`MIN_POSITION_CHANGE`].
 //!
-//! The wish of a player for a range was not taken for its position: players read ahead by whole files.
+//! The start of a requested range is not taken for the playback position, because players read ahead by whole files.
 
 use std::cell::Cell;
 
@@ -22,52 +22,57 @@ use marline_core::units::{DataSize, Duration, Instant, Ratio};
 
 use super::container::{ContainerScan, VideoTiming};
 
-/// See the [module](self).
+/// Model of one player; see the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct PlayerEstimator {
     scan: ContainerScan,
     source: Option<&'static str>,
-    /// Something new is known of the video.
+    /// The video is known better than the model of the player.
     has_new_profile: bool,
     player: Option<Player>,
-    /// One past the last byte that the player has taken.
+    /// One past the last byte that the player has read.
     read_end: u64,
-    /// When the first byte of a playing was taken: nothing can have been played before.
+    /// When the first byte of this playback was read. Nothing can have been played before.
     first_byte_at: Option<Instant>,
     read_rate: ReadRateDetector,
-    /// Stalls of models that were replaced.
+    /// Stalls of player models that were replaced.
     earlier_stalls: u32,
-    /// Stalls that were pauses.
+    /// Counted stalls that were in fact pauses.
     discounted_stalls: u32,
-    /// It is served nothing of the video itself yet.
+    /// The startup gate withholds the video itself.
     is_held: bool,
-    /// The stream should hear of the player anew.
+    /// The stream must receive the video and the state again.
     must_resend: Cell<bool>,
-    /// No answer is under way: it cannot stall, for it asks for nothing.
+    /// No response is in progress. The player requests nothing, so it cannot stall.
     is_idle: bool,
 }
 
-/// How fast it reads while it need not wait.
+/// Measures how fast the player reads while data is waiting for it.
 #[derive(Debug, Default)]
 struct ReadRateDetector {
+    /// Start of the measurement, and the read offset at that time.
     window_start: Option<(Instant, u64)>,
 }
 
-/// How things stand, for people.
+/// The estimated state for the status.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct PlayerStatus {
     pub(super) source: &'static str,
+    /// Duration of the video.
     pub(super) duration: Duration,
+    /// Mean rate of the video, in bits per second.
     pub(super) rate_bps: u64,
+    /// Time of the video at the playback position.
     pub(super) position: Duration,
-    /// What it has, with what waits for it.
+    /// What the player has buffered, including bytes that wait in its window.
     pub(super) buffer: Duration,
     pub(super) state: PlayerState,
+    /// Stalls since the first picture, without pauses.
     pub(super) stalls: u32,
 }
 
 impl PlayerEstimator {
-    /// The player takes these bytes.
+    /// Notes bytes that the player has read.
     pub(super) fn on_bytes_read(&mut self, now: Instant, offset: u64, bytes: &[u8]) {
         self.read_end = offset + bytes.len() as u64;
         self.first_byte_at.get_or_insert(now);
@@ -76,18 +81,18 @@ impl PlayerEstimator {
         }
     }
 
-    /// The head of a file that it plays and that is in no container of ours, once.
+    /// The head of a file in an unsupported container, for another program to probe. Returned once.
     pub(super) fn take_unknown_head(&mut self) -> Option<Vec<u8>> {
         self.scan.take_unknown_head()
     }
 
-    /// Somebody else knows what it plays.
+    /// Sets the timing of the video, as found by another source.
     pub(super) fn set_video(&mut self, video: VideoTiming, source: &'static str) {
         self.scan.set_video(video, source);
         self.has_new_profile = true;
     }
 
-    /// It asks for the bytes from here on: it goes on, or it seeks.
+    /// Notes a request for the bytes from here on: it continues the playback, or is a seek.
     pub(super) fn on_request(&mut self, now: Instant, from: u64) {
         self.read_rate.window_start = None;
         let Some(player) = &mut self.player else {
@@ -99,7 +104,7 @@ impl PlayerEstimator {
         };
         let stalls_before = player.stalls();
         player.advance(now);
-        // It asked for nothing while it ran dry: it paused.
+        // The model ran out of data without any request, so the player was paused.
         let pause_stalls = if std::mem::take(&mut self.is_idle) { player.stalls() - stalls_before } else { 0 };
         let is_continuation = from <= self.read_end && from >= player.decoded();
         let position = if is_continuation { player.position() } else { player.profile().time_at(from) };
@@ -110,13 +115,13 @@ impl PlayerEstimator {
         self.read_end = from;
     }
 
-    /// Whether a model of it plays, and goes on with the bytes from here on.
+    /// Whether the model is playing, and bytes from this offset on continue its playback.
     pub(super) fn is_continuing_at(&self, from: u64) -> bool {
         let is_continuation = |player: &Player| from <= self.read_end && from >= player.decoded();
         self.player.as_ref().is_some_and(|player| is_continuation(player) && player.state() == PlayerState::Playing)
     }
 
-    /// It has let go of its last answer.
+    /// Notes that the player has closed its last response.
     pub(super) fn on_last_response_ended(&mut self, now: Instant) {
         self.is_idle = true;
         self.read_rate.window_start = None;
@@ -125,7 +130,8 @@ impl PlayerEstimator {
         }
     }
 
-    /// How things stand now: everything before `frontier` is there. Without a size nothing can be said.
+    /// Updates the model: the player has read up to `read_end`, and all bytes before `in_order_end` have arrived. Does
+    /// nothing while the size of the resource is unknown.
     pub(super) fn update(&mut self, now: Instant, read_end: u64, in_order_end: u64, total: Option<DataSize>) {
         self.read_end = read_end;
         let Some(total) = total else { return };
@@ -141,6 +147,7 @@ impl PlayerEstimator {
         let Some(player) = &mut self.player else { return };
         let (stalls_before, was_playing) = (player.stalls(), player.state() == PlayerState::Playing);
         player.on_arrival(now, in_order_end);
+        // Rule 2: bytes wait and the model is past them, so the player is not stalled but paused.
         let max_position = player.profile().time_at(read_end);
         if in_order_end > read_end && player.position() > max_position && was_playing {
             self.discounted_stalls += player.stalls() - stalls_before;
@@ -148,26 +155,26 @@ impl PlayerEstimator {
         }
     }
 
-    /// The player says of itself where it stands, and whether it has what it needs.
+    /// Applies a position that the player itself reports, and whether it has enough data.
     pub(super) fn on_reported_position(&mut self, now: Instant, position: Duration, is_playing: bool) {
         if let Some(player) = &mut self.player {
             player.on_report(now, position, is_playing);
         }
     }
 
-    /// Where the video itself begins, once it is known how long it is.
+    /// The offset at which the media data begin, once the duration of the video is known.
     pub(super) fn media_start(&self, total: Option<DataSize>) -> Option<u64> {
         let (video, _) = self.scan.video()?;
         video.profile(total?)?;
         self.scan.media_start()
     }
 
-    /// The video, if it is known.
+    /// The profile of the video, if known.
     pub(super) fn profile(&self) -> Option<&MediaProfile> {
         self.player.as_ref().map(Player::profile)
     }
 
-    /// It is held back from its first picture, or no longer.
+    /// Notes whether the startup gate withholds the video.
     pub(super) fn set_held(&mut self, now: Instant, is_held: bool) {
         if std::mem::replace(&mut self.is_held, is_held) == is_held {
             return;
@@ -179,7 +186,7 @@ impl PlayerEstimator {
         }
     }
 
-    /// What a stream should hear that stands as `seen`.
+    /// The update that a stream needs whose own model of the player is `modelled`.
     pub(super) fn update_for_stream(&self, modelled: Option<&Player>) -> Option<PlayerInput> {
         let player = self.player.as_ref()?;
         let (position, is_playing) = (player.position(), player.state() == PlayerState::Playing);
@@ -195,7 +202,7 @@ impl PlayerEstimator {
         differs.then_some(PlayerInput::Position { position, is_playing })
     }
 
-    /// For the status; none: nothing is known of the video.
+    /// The estimate for the status; `None`: nothing is known of the video.
     pub(super) fn status(&self) -> Option<PlayerStatus> {
         let player = self.player.as_ref()?;
         Some(PlayerStatus {
@@ -209,7 +216,7 @@ impl PlayerEstimator {
         })
     }
 
-    /// Rule 1's second half.
+    /// Estimates the rate of the video from reads (second half of rule 1).
     fn estimate_from_reads(&mut self, now: Instant, has_backlog: bool, total: DataSize) {
         let has_source = self.source.is_some_and(|source| source != SOURCE_READ_RATE);
         let Some((since, start)) = self.read_rate.window_start.filter(|_| has_backlog && !has_source) else {
@@ -224,13 +231,13 @@ impl PlayerEstimator {
         let rate = DataSize::from_bytes(self.read_end - start.min(self.read_end)) / elapsed;
         let rate = rate + rate.share(ESTIMATE_MARGIN);
         let is_not_faster = self.player.as_ref().is_some_and(|player| player.profile().mean_rate() >= rate);
-        // It pauses, or what is known is on the safe side.
+        // The player has paused, or the known rate is already high enough.
         if rate.is_zero() || is_not_faster {
             return;
         }
         if let Ok(profile) = MediaProfile::variable([(total / rate, total)]) {
             self.source = Some(SOURCE_READ_RATE);
-            // What it takes it plays: nobody knows what it has.
+            // The player's buffer is unknown, so everything that it has read counts as played.
             let position = profile.time_at(self.read_end);
             self.replace_player(now, profile, self.read_end, position, true);
         }
@@ -239,7 +246,7 @@ impl PlayerEstimator {
     fn set_profile(&mut self, now: Instant, profile: MediaProfile, in_order_end: u64) {
         let (position, is_playing) = match &self.player {
             Some(player) => (player.position(), player.state() == PlayerState::Playing),
-            // It may have played since it had its first byte.
+            // Playback may have begun with the first byte.
             None => {
                 let since_first_byte = self.first_byte_at.map_or(Duration::ZERO, |began| now.since(began));
                 (since_first_byte.min(profile.time_at(self.read_end)), false)
@@ -263,24 +270,24 @@ impl PlayerEstimator {
         self.player = Some(player);
     }
 
-    /// A player that is held never has enough.
+    /// While the gate withholds the video, the model must not start to play.
     fn default_thresholds(&self, profile: &MediaProfile) -> BufferThresholds {
         if self.is_held { BufferThresholds { low: DataSize::MAX, high: None } } else { thresholds(profile) }
     }
 }
 
-/// It plays once it has a second of the video: what mpv waits for after a stall, and more than browsers do.
+/// Playback starts with one second of video: as much as mpv waits for after a stall, and more than browsers need.
 fn thresholds(profile: &MediaProfile) -> BufferThresholds {
     BufferThresholds { low: profile.mean_rate() * Duration::from_secs(1), high: None }
 }
 
-/// The source of a rate that is nobody's word.
+/// Source of a rate that was estimated from reads.
 const SOURCE_READ_RATE: &str = "how fast the player reads";
-/// A player that has enough is looked at for so long. chosen: players read in bursts of some seconds.
+/// How long reads are measured. chosen: players read in bursts of some seconds.
 const READ_RATE_WINDOW: Duration = Duration::from_secs(10);
-/// On the safe side of an estimate.
+/// Safety margin of the estimate.
 const ESTIMATE_MARGIN: Ratio = Ratio::from_percent(20);
-/// A stream's model may be this far off before it is told.
+/// The largest deviation of a stream's model that is not corrected.
 const MIN_POSITION_CHANGE: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
@@ -313,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_hears_of_the_video_once_and_of_the_player_when_it_differs() {
+    fn the_stream_gets_the_video_once_and_the_position_when_it_differs() {
         let mut watching = new_estimator();
         let Some(PlayerInput::Video { video, position, is_playing: plays, .. }) = watching.update_for_stream(None)
         else {
@@ -334,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_that_does_not_take_what_waits_stands_still() {
+    fn a_player_that_leaves_bytes_unread_is_paused() {
         let mut watching = new_estimator();
         watching.update(at(200), 2_000_000, 6_000_000, Some(TOTAL));
         watching.update(at(9000), 2_000_000, 6_000_000, Some(TOTAL));
@@ -344,13 +351,13 @@ mod tests {
             (Duration::from_secs(2), PlayerState::Playing, 0)
         );
         assert_eq!(status.buffer, Duration::from_secs(4));
-        // With nothing that waits it stalls.
+        // When no more bytes wait, it stalls.
         watching.update(at(20_000), 6_000_000, 6_000_000, Some(TOTAL));
         assert_eq!(watching.status().unwrap().stalls, 1);
     }
 
     #[test]
-    fn an_answer_that_goes_on_is_no_seek_and_any_other_is() {
+    fn a_response_that_continues_is_no_seek_and_any_other_is() {
         let mut watching = new_estimator();
         watching.update(at(200), 3_000_000, 5_000_000, Some(TOTAL));
         watching.on_request(at(1200), 3_000_000);
@@ -364,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_of_the_container_the_players_pace_tells() {
+    fn without_container_timing_the_rate_is_estimated_from_reads() {
         let mut watching = PlayerEstimator::default();
         watching.on_request(at(0), 0);
         watching.on_bytes_read(at(0), 0, &[0x20; 5000]);
@@ -372,14 +379,14 @@ mod tests {
             watching.update(at(n * 100), 1_000_000 + n * 10_000, 5_000_000, Some(TOTAL));
         }
         let status = watching.status().unwrap();
-        // 100,000 bytes a second, and a fifth to be sure.
+        // 100,000 bytes a second, and a margin of a fifth.
         assert_eq!((status.source, status.rate_bps.div_ceil(1000)), (SOURCE_READ_RATE, 960));
         // A pause changes nothing.
         for n in 100..=300_u64 {
             watching.update(at(n * 100), 2_000_000, 5_000_000, Some(TOTAL));
         }
         assert_eq!(watching.status().unwrap().rate_bps, status.rate_bps);
-        // While it waits for bytes its pace is that of the links.
+        // While the player waits for bytes, it reads at the rate of the links.
         let mut watching = PlayerEstimator::default();
         for n in 0..=200_u64 {
             watching.update(at(n * 100), n * 10_000, n * 10_000, Some(TOTAL));

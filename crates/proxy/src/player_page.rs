@@ -1,12 +1,12 @@
-//! The player page: a video that plays through the media port, and what the proxy does meanwhile.
+//! The player page: plays a video through the media port and shows what the proxy does meanwhile.
 //!
-//! In: requests on the status port. Out: `/TOKEN/play` with its script and style; `/TOKEN/state`, where the page says how
-//! its player stands; everything else is the status's.
+//! Serves `/TOKEN/play` with its script and style, and `/TOKEN/state`, to which the page posts the state of its player.
+//! All other paths belong to [`status`].
 //!
-//! 1. The page is of the status port's origin, so whatever comes through the media port can read nothing of it.
-//! 2. The URL stands behind `#`: it is sent to nobody, and a foreign page that links here learns nothing.
-//! 3. The page runs its own script and no other, talks to its own origin, and plays from the media port only (CSP).
-//! 4. What the page says is checked like any input: numbers that make sense, a URL that can be played, few bytes.
+//! 1. The page belongs to the origin of the status port, so content that comes through the media port cannot read it.
+//! 2. The URL of the video follows `#`: it is sent to no server, and a foreign page that links here learns nothing.
+//! 3. The page runs only its own script, connects only to its own origin, and plays only from the media port (CSP).
+//! 4. A posted state is validated like any input: plausible numbers, a playable URL, a bounded size.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::session::Sessions;
 use super::token::Token;
 use super::{OriginHeaders, media_url, status};
 
-/// Answers one request.
+/// Handles one request of the status port.
 pub(super) async fn handle<B>(
     sessions: &Sessions,
     request: Request<B>,
@@ -52,12 +52,12 @@ where
         (&Method::GET, "page.css") => status::response_with_type("text/css; charset=utf-8", text_body(STYLE)),
         (&Method::POST, "state") => handle_report(sessions, request).await,
         (&Method::GET, path) => status::handle(sessions, path),
-        _ => text_response(StatusCode::METHOD_NOT_ALLOWED, "only GET, and POST of a player's state"),
+        _ => text_response(StatusCode::METHOD_NOT_ALLOWED, "only GET is accepted, and POST to /TOKEN/state"),
     }
 }
 
-/// The media port as the page's browser finds it: under the page's own name where both listen at the same address, since
-/// a browser takes `localhost` and `127.0.0.1` for two sites.
+/// The URL of the media port for the browser of the page. If both ports have the same address, the host name of the
+/// page is used, because a browser takes `localhost` and `127.0.0.1` for two sites.
 fn media_base_url(fields: &HeaderMap, listener: SocketAddr, media: SocketAddr) -> String {
     let host = fields.get(HOST).and_then(|host| host.to_str().ok()).and_then(|host| host.rsplit_once(':'));
     match host {
@@ -82,16 +82,18 @@ fn page_response(media: &str) -> Response<ProxyBody> {
     response
 }
 
-/// How a player stands, as a page says it.
+/// The state of a player as the page posts it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PageReport {
     url: String,
     position_s: f64,
     buffer_s: f64,
+    #[serde(rename = "waits")]
     is_waiting: bool,
     stalls: u32,
     stalled_s: f64,
+    #[serde(rename = "ended")]
     has_ended: bool,
 }
 
@@ -105,10 +107,10 @@ where
         .get(CONTENT_TYPE)
         .is_some_and(|content_type| content_type.as_bytes().starts_with(b"application/json"));
     if !is_json {
-        return text_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a state is JSON");
+        return text_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the state must be sent as application/json");
     }
     let Ok(body) = Limited::new(request.into_body(), MAX_REPORT).collect().await else {
-        return text_response(StatusCode::PAYLOAD_TOO_LARGE, "a state is shorter");
+        return text_response(StatusCode::PAYLOAD_TOO_LARGE, "the state is too long");
     };
     match parse_report(&body.to_bytes()) {
         Ok((url, report)) => {
@@ -120,9 +122,9 @@ where
 }
 
 pub(super) fn parse_report(body: &[u8]) -> Result<(url::Url, PlayerReport), String> {
-    let posted: PageReport = serde_json::from_slice(body).map_err(|why| format!("no state: {why}"))?;
+    let posted: PageReport = serde_json::from_slice(body).map_err(|why| format!("invalid player state: {why}"))?;
     let time = |seconds: f64| {
-        Duration::try_from_secs_f64(seconds).map_err(|_| format!("{seconds} is no time of a player"))
+        Duration::try_from_secs_f64(seconds).map_err(|_| format!("{seconds} is not a valid time in seconds"))
     };
     let target = media_url::parse(&format!("/{}", posted.url))?;
     let report = PlayerReport {
@@ -140,7 +142,7 @@ pub(super) fn parse_report(body: &[u8]) -> Result<(url::Url, PlayerReport), Stri
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
-/// Of a state: a long URL and some numbers.
+/// Limit of a posted state, which has one long URL and some numbers.
 const MAX_REPORT: usize = 16 * 1024;
 
 #[cfg(test)]
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_makes_sense_or_is_refused() {
+    fn an_implausible_player_state_is_refused() {
         let good = r#"{"url":"https://me:pw@h/f","position_s":1.5,"buffer_s":2,"waits":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
         let (url, report) = parse_report(good.as_bytes()).unwrap();
         assert_eq!((url.as_str(), report.position, report.stalls), ("https://h/f", Duration::from_millis(1500), 1));
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_media_port_has_the_pages_own_name() {
+    fn the_media_url_uses_the_host_name_of_the_page() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let fields =
             |host: &'static str| [(HOST, HeaderValue::from_static(host))].into_iter().collect::<HeaderMap>();

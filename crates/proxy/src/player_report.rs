@@ -1,11 +1,11 @@
-//! What a player says of itself: exact, where what is reckoned of it ([`Watching`](super::player_estimator::Watching)) is not.
+//! Reports of a player about itself. They are exact, while the estimate from transfers
+//! ([`PlayerEstimator`](super::player_estimator::PlayerEstimator)) is not.
 //!
-//! In: the words of the player page or of mpv. Out: the same in the status, and the position for the streams of that
-//! URL.
+//! The player page and mpv send them. They appear in the status, and their position corrects the streams of that URL.
 //!
-//! 1. Which source is in use is said: `player_page` or `mpv`; without either the status has only what is reckoned.
-//! 2. Waiting for data is not pausing: a player that pauses needs nothing, one that waits needs everything.
-//! 3. What was said counts for [`FRESH`]: a page that is closed says nothing more.
+//! 1. The status names the source, `page` or `mpv`. Without a source it has only the estimate.
+//! 2. Waiting for data is not the same as a pause: a paused player needs no data, a waiting one is stalled.
+//! 3. A report is valid for [`REPORT_TTL`], because a closed page sends none.
 
 use std::time::{Duration, Instant};
 
@@ -14,26 +14,27 @@ use url::Url;
 
 use super::session::{Session, Sessions};
 
-/// See the [module](self).
+/// A player's report about itself; see the [module documentation](self).
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct PlayerReport {
-    /// Who says it.
+    /// The source of the report: `page` or `mpv`.
     pub(super) source: &'static str,
-    /// Time of the video.
+    /// Position within the video.
     pub(super) position: Duration,
-    /// What it has beyond that.
+    /// Playback time that is buffered beyond the position.
     pub(super) buffer: Option<Duration>,
-    /// It would go on if it had data.
+    /// Playback is interrupted for lack of data.
     pub(super) is_waiting: bool,
-    /// Waits since the first picture, those for a seek left out.
+    /// Stalls since the first picture, without those after a seek.
     pub(super) stalls: u32,
+    /// Total duration of these stalls.
     pub(super) stalled_time: Duration,
-    /// It has played to the end.
+    /// Playback has reached the end.
     pub(super) has_ended: bool,
 }
 
 impl Sessions {
-    /// A player of this URL says how it stands. Gives the newest session of that URL.
+    /// Records the report of a player of this URL. Returns the newest session of that URL.
     pub(super) fn on_player_report(&self, url: &Url, report: &PlayerReport) -> Option<u64> {
         let matching: Vec<_> = self.all().into_iter().filter(|session| session.url == *url).collect();
         for session in &matching {
@@ -51,7 +52,7 @@ impl Sessions {
 }
 
 impl Session {
-    /// What its player last said of itself, for the status; null: nothing of late.
+    /// The last report for the status; null if there is no recent one.
     pub(super) fn player_report_json(&self) -> Value {
         let last = self.player_report.borrow();
         let Some((report, received_at)) =
@@ -72,5 +73,5 @@ impl Session {
     }
 }
 
-/// chosen: a browser lets a hidden page speak once a minute at worst.
+/// chosen: browsers run the timers of a hidden page at least once a minute.
 const REPORT_TTL: Duration = Duration::from_secs(70);

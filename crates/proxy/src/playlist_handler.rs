@@ -1,16 +1,19 @@
-//! The answer to a request for a playlist or a manifest: fetched whole, with other addresses where they are needed.
+//! Serves playlists and manifests: fetches them completely and rewrites their URLs where necessary.
 //!
-//! 1. A playlist is one small answer, so it comes over one link, the best one; if that keeps still for [`HEDGE`], the
-//!    next one is asked as well, and the first answer counts. A live player must not starve on a link that has died. An
-//!    answer that the server holds back on purpose ([`blocking_reload`]) is waited for instead.
-//! 2. It is known by its name, its type, or its first bytes ([`Beginning`]). The first bytes of every answer count, whatever is
-//!    remembered of the session.
-//! 3. What is wrong in a playlist stays as it is, and all else is rewritten; a manifest that is no XML is passed on, and the
-//!    status says why. One that costs too much, whose encoding cannot be undone, or that has a document type declaration is
-//!    answered with 502: passed on as it is, it would send the player around the proxy, or to addresses that do not exist.
-//! 4. It is always answered whole: its text is of this proxy, so neither ranges nor validators of the origin fit.
-//! 5. Its bytes are charged to the memory of all players while they are fetched, read and sent. A player that does not take
-//!    them within [`TAKEN_IN`] loses its connection.
+//! 1. A playlist is one small response, so it is fetched over the best link. If that has no response after
+//!    [`HEDGE_DELAY`], the next one is tried as well, and the first response counts: a live player must not stall
+//!    because a link has failed. A response that the server delays on purpose ([`blocking_reload`]) is waited for
+//!    instead.
+//! 2. A playlist is recognized by its name, its media type, or its first bytes ([`ResponseSniffer`]). The first bytes
+//!    of every response are examined, whatever is remembered of the session.
+//! 3. Invalid parts of a playlist are kept, and all else is rewritten. A manifest that is not well-formed XML is passed
+//!    on, and the status states the reason. A playlist that exceeds the parse budget, whose encoding cannot be decoded, or that
+//!    has a document type declaration is answered with 502: passed on unchanged, it would lead the player past the
+//!    proxy, or to URLs that do not exist.
+//! 4. The response is always complete: the proxy has changed the text, so neither ranges nor validators of the origin
+//!    apply.
+//! 5. Its bytes are charged to the buffer budget while it is fetched, parsed and sent. A player that does not read them
+//!    within [`READ_TIMEOUT`] loses its connection.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -44,27 +47,27 @@ use super::single_link::{FIRST_BYTE_TIMEOUT, PeekOutcome, SingleLinkRequest, Sin
 use super::url_rewrite::RewriteContext;
 use super::{blocking_reload, playlist_marks, prefetch};
 
-/// What kind of list it is.
+/// The format of a playlist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PlaylistFormat {
     /// HLS.
     Hls,
     /// DASH.
     Dash,
-    /// Another format (PLS, ASX, XSPF, SMIL, …), which the proxy does not read: it is passed on with marks.
+    /// Another format (PLS, ASX, XSPF, SMIL, …), which the proxy does not parse: it is passed on with marks.
     Other,
 }
 
-/// What has come of a request.
+/// The outcome of a request for a playlist.
 pub(super) enum PlaylistOutcome {
-    /// This.
+    /// The rewritten playlist.
     Response(Response<ProxyBody>),
-    /// It is no list, whatever its name says.
+    /// The resource is no playlist, despite its name.
     NotAPlaylist,
 }
 
 impl PlaylistFormat {
-    /// By the end of the path.
+    /// Determines the format from the extension of the path.
     pub(super) fn from_extension(url: &Url) -> Option<Self> {
         let extension = url.path().rsplit_once('.')?.1.to_ascii_lowercase();
         match extension.as_str() {
@@ -74,10 +77,10 @@ impl PlaylistFormat {
         }
     }
 
-    /// By the type (RFC 8216 §4, ISO/IEC 23009-1 annex C).
+    /// Determines the format from the media type (RFC 8216 §4, ISO/IEC 23009-1 annex C).
     pub(super) fn from_media_type(content_type: &str) -> Option<Self> {
         let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        // Servers write audio, application and video before the subtype.
+        // Servers use audio, application and video before the subtype.
         match media_type.split_once('/')?.1 {
             "vnd.apple.mpegurl" | "vnd.apple.mpegurl.audio" | "x-mpegurl" | "mpegurl" => Some(Self::Hls),
             "dash+xml" => Some(Self::Dash),
@@ -89,7 +92,8 @@ impl PlaylistFormat {
         }
     }
 
-    /// By the type, or by a name with which players take any text for a playlist. Some look for it at the end of the query.
+    /// The format by media type, or by an extension for which players take any text for a playlist. Some look for the
+    /// extension at the end of the query.
     fn declared(url: &Url, content_type: Option<&str>) -> Option<Self> {
         let url_lower = url.as_str().to_ascii_lowercase();
         let has_extension = |name: &str| {
@@ -113,19 +117,19 @@ impl PlaylistFormat {
     }
 }
 
-/// A player's request for a list.
+/// A player's request for a playlist.
 pub(super) struct PlaylistRequest<'a> {
-    /// What the player writes before a URL: `127.0.0.1:8480`.
+    /// Host and port of the proxy, as the player writes them before a URL: `127.0.0.1:8480`.
     pub(super) host: &'a str,
-    /// Path and query, with a mark if there is one.
+    /// Path and query, including marks.
     pub(super) path: &'a str,
-    /// A list has named it.
+    /// A playlist has named this URL.
     pub(super) is_marked: bool,
     /// The player's connection.
     pub(super) permit: &'a Rc<ConnPermit>,
 }
 
-/// Answers a request for a list.
+/// Fetches and rewrites a playlist.
 pub(super) async fn serve_playlist(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
@@ -143,7 +147,7 @@ pub(super) async fn serve_playlist(
     }
 }
 
-/// Answers with a list whose transfer has begun as that of any other resource.
+/// Rewrites a playlist whose download began as that of an ordinary resource.
 pub(super) async fn serve_fetched(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
@@ -154,11 +158,11 @@ pub(super) async fn serve_fetched(
     let mut download = PlaylistDownload::new(sessions, session)?;
     let (url, list_right) = match bytes {
         ResponseBody::Stream(mut play) => {
-            let transfer_failed = |_| RequestError::BadGateway("the transfer of the playlist broke off".to_owned());
+            let transfer_failed = |_| RequestError::BadGateway("the transfer of the playlist failed".to_owned());
             while let Some(chunk) = poll_fn(|cx| play.poll_ungated(cx)).await {
                 download.push(&chunk.map_err(transfer_failed)?)?;
             }
-            // Of a server that is not known any more nothing is known but that it is one.
+            // The server is unknown, so its URLs may lead only where those of any server may.
             play.source_url().unwrap_or_else(|| (session.url.clone(), session.right.referred_by(None)))
         }
         ResponseBody::SingleLink(mut response) => {
@@ -171,10 +175,11 @@ pub(super) async fn serve_fetched(
     rewrite_response(sessions, session, kind, download.finish(head.description, url, list_right), request).await
 }
 
-/// What kind of list an answer is, by its type or its first bytes, which stay in it; none: it is no list.
+/// Determines whether a response is a playlist, by its media type or its first bytes, which are only peeked at. `None`:
+/// it is no playlist.
 ///
 /// # Errors
-/// It may be a list, and cannot be read; or nothing comes.
+/// It may be a playlist and cannot be decoded, or no data arrives.
 pub(super) async fn detect_format(
     session: &Session,
     (head, body): (&mut ResponseHead, &mut ResponseBody),
@@ -207,24 +212,24 @@ pub(super) async fn detect_format(
         }
         SniffResult::UnknownEncoding => Err(unknown_encoding_error(encoding)),
         SniffResult::NotAPlaylist | SniffResult::NeedMore => {
-            // A player could take it for a list by its type alone.
+            // A player could take it for a playlist by the media type alone.
             described.content_type = described.content_type.take().filter(|_| by_type.is_none());
             Ok(None)
         }
     }
 }
 
-/// Whether the type and the first byte of a resource are of no list. Its bytes are looked at all the same before they are sent.
+/// Whether media type and first byte rule out a playlist. The bytes are examined all the same before they are sent.
 pub(super) fn is_not_playlist(session: &Session, head: &ResponseHead) -> bool {
     let content_type = head.description.content_type.as_deref();
     let first_byte = session.first_byte.get();
-    // Many containers begin with a zero, as a manifest in UTF-32 does.
+    // Many containers begin with a NUL, as a manifest in UTF-32 does.
     PlaylistFormat::declared(&session.url, content_type).is_none()
         && head.description.content_encoding.is_none()
         && first_byte.is_some_and(|byte| byte == 0 || sniff_bytes(&[byte]) == Signature::NotAPlaylist)
 }
 
-/// Waits for as many bytes as decide what an answer is.
+/// Waits for enough bytes to decide what a response is.
 async fn sniff_body(
     sniffer: &ResponseSniffer,
     body: &mut ResponseBody,
@@ -237,7 +242,7 @@ async fn sniff_body(
                 Ok(PeekOutcome::Enough) => sniffer.sniff(body.peeked()),
                 Ok(PeekOutcome::Ended) => return Ok(sniffer.sniff_at_end(body.peeked(), end)),
                 Ok(PeekOutcome::Failed) => {
-                    let line = "the transfer broke off before it was known whether this is a playlist";
+                    let line = "the transfer failed before the proxy could determine whether this is a playlist";
                     return Err(RequestError::BadGateway(line.to_owned()));
                 }
                 Err(_) => sniffer.sniff_now(body.peeked()),
@@ -246,8 +251,10 @@ async fn sniff_body(
             return Ok(result);
         }
         if started_at.elapsed() >= FIRST_BYTE_TIMEOUT {
-            let line =
-                format!("after {} s it is not known whether this is a playlist", FIRST_BYTE_TIMEOUT.as_secs());
+            let line = format!(
+                "the first {} s of the response do not show whether this is a playlist",
+                FIRST_BYTE_TIMEOUT.as_secs()
+            );
             return Err(RequestError::Timeout(line));
         }
     }
@@ -256,11 +263,11 @@ async fn sniff_body(
 fn unknown_encoding_error(encoding: Option<&str>) -> RequestError {
     let encoding = quote_excerpt(encoding.unwrap_or_default());
     RequestError::BadGateway(format!(
-        "this cannot be played through the proxy: its encoding is not known (Content-Encoding: {encoding}), and it may be a playlist"
+        "this resource cannot be played through the proxy: its encoding is not known (Content-Encoding: {encoding}), and it may be a playlist"
     ))
 }
 
-/// The answer for a list that is here.
+/// Rewrites a playlist that has been fetched.
 async fn rewrite_response(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
@@ -274,7 +281,7 @@ async fn rewrite_response(
     let proxy_prefix = format!("http://{}/", request.host);
     let player_url = Url::parse(&format!("{proxy_prefix}{}", request.path.trim_start_matches('/')));
     let player = player_url
-        .map_err(|error| RequestError::BadGateway(format!("the address of the playlist is none: {error}")))?;
+        .map_err(|error| RequestError::BadGateway(format!("the URL of the playlist is not valid: {error}")))?;
     let mark = playlist_marks::mark_for(list_right.referrer_zone().unwrap_or(AddressZone::Internet));
     let unmarked_host = session.url.host_str().filter(|_| !request.is_marked).map(str::to_owned);
     let server = url.host_str().unwrap_or_default().to_owned();
@@ -308,11 +315,12 @@ async fn rewrite_response(
             } = *rewritten;
             match fault {
                 Some(why) => {
-                    publish_notice(sessions, session, &format!("a list that is passed on as it is: {why}"))
+                    publish_notice(sessions, session, &format!("the playlist is passed on unchanged: {why}"))
                 }
                 None => {
-                    let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
-                    session.set_status(&format!("a list: {moved} addresses changed{note}"));
+                    let note =
+                        note.map(|note| format!("; segments are not prefetched: {note}")).unwrap_or_default();
+                    session.set_status(&format!("playlist: {moved} URLs rewritten{note}"));
                 }
             }
             let info = prefetch::PlaylistInfo {
@@ -344,19 +352,19 @@ async fn rewrite_response(
     Ok(response)
 }
 
-/// Closes a player's connection if it does not take a list, so that the memory of lists is free for others.
+/// Closes the connection of a player that does not read a playlist, to free playlist memory for others.
 fn close_if_not_read(unsent: Weak<()>, permit: &Rc<ConnPermit>) {
     let seat = Rc::downgrade(permit);
     tokio::task::spawn_local(async move {
         sleep(READ_TIMEOUT).await;
         if let Some(seat) = seat.upgrade().filter(|_| unsent.strong_count() > 0) {
-            tracing::debug!("closed: a list is not taken");
+            tracing::debug!("connection closed: the client does not read the playlist");
             seat.close();
         }
     });
 }
 
-/// Says it once in the status and to those who hear events.
+/// Sets a message as the status and publishes it as an event, unless it is the status already.
 fn publish_notice(sessions: &Sessions, session: &Session, line: &str) {
     if session.status_text.borrow().as_str() != line {
         sessions.events.publish(&json!({"event": "notice", "session": session.id, "text": line}));
@@ -364,20 +372,20 @@ fn publish_notice(sessions: &Sessions, session: &Session, line: &str) {
     session.set_status(line);
 }
 
-/// A list as it came.
+/// A playlist as received.
 struct FetchedPlaylist {
     body: Vec<u8>,
     content_type: Option<String>,
-    /// It came encoded although it was not asked to.
+    /// Its Content-Encoding; servers apply one although the proxy does not request it.
     encoding: Option<String>,
-    /// Behind all redirects.
+    /// The URL after all redirects.
     url: Url,
-    /// What its addresses may lead to.
+    /// The destinations to which its URLs may lead.
     list_right: EgressPolicy,
     reservation: Reservation,
 }
 
-/// A list that is on its way.
+/// A playlist that is being received.
 struct PlaylistDownload {
     body: Vec<u8>,
     reservation: Reservation,
@@ -393,13 +401,13 @@ impl PlaylistDownload {
 
     fn push(&mut self, chunk: &[u8]) -> Result<(), RequestError> {
         if self.body.len() + chunk.len() > MAX_HLS_BYTES {
-            let line = format!("the playlist has more than {} MiB: play it without the proxy", MAX_HLS_BYTES >> 20);
+            let line = format!("the playlist has more than {} MiB; play it without the proxy", MAX_HLS_BYTES >> 20);
             return Err(RequestError::BadGateway(line));
         }
         let (old_capacity, must_grow) =
             (self.body.capacity(), self.body.len() + chunk.len() > self.body.capacity());
         if must_grow {
-            // Doubling would take up much more than is needed.
+            // Doubling the capacity would use much more memory than needed.
             self.body.reserve_exact(chunk.len().max(self.body.len() / 8));
         }
         if must_grow && !self.reservation.grow((self.body.capacity() - old_capacity) as u64) {
@@ -416,7 +424,7 @@ impl PlaylistDownload {
     }
 }
 
-/// Asks over the best link, and over the next one if that keeps still. None: it is no list.
+/// Fetches a playlist over the best link, and over the next one if that does not respond. `None`: it is no playlist.
 async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<FetchedPlaylist>, RequestError> {
     let mut request = session.single_link_request(RequestRange::Full);
     let blocking_timeout = blocking_reload::is_blocking(&session.url)
@@ -424,8 +432,9 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<FetchedP
     request.timeout = blocking_timeout.unwrap_or(request.timeout);
     let mut links = sessions.links_beside_playback(session)?.into_iter();
     let (mut requests, mut sent_flags) = (JoinSet::new(), Vec::new());
-    let mut last_error = RequestError::BadGateway("no answer in time".to_owned());
+    let mut last_error = RequestError::BadGateway("no response in time".to_owned());
     loop {
+        // Each round tries one more link, and then waits for the first response of all links that were tried.
         let next_link = links.next();
         let is_last = links.len() == 0;
         match next_link {
@@ -440,7 +449,7 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<FetchedP
         }
         let mut outcome = timeout(if is_last { RESPONSE_TIMEOUT } else { HEDGE_DELAY }, requests.join_next()).await;
         if let (Err(_), Some(hold_time)) = (&outcome, blocking_timeout.filter(|_| request.is_sent.get())) {
-            // The request has left, so the link carries: now the server waits.
+            // The request was sent, so the link works: now the server is waited for.
             outcome = timeout(hold_time, requests.join_next()).await;
         } else if outcome.is_err() && is_last && sent_flags.iter().any(|sent| sent.get()) {
             outcome = timeout(FIRST_BYTE_TIMEOUT - RESPONSE_TIMEOUT, requests.join_next()).await;
@@ -462,14 +471,14 @@ async fn fetch_over(
     mut download: PlaylistDownload,
 ) -> Result<Option<FetchedPlaylist>, RequestError> {
     let mut response = SingleLinkResponse::request(&network, &[link], &request).await?;
-    // From now on it is the body that is waited for.
+    // From now on, missing data means that the link stalls, not that the server delays its response.
     request.is_sent.set(false);
     let list_right = response.list_right();
     let range = response.head.range;
     match response.head.status {
         // 203: a proxy has changed something (RFC 9110 section 15.3.4).
         200 | 203 => {}
-        // Some servers answer any request so.
+        // Some servers respond to every request with 206.
         206 if range.is_some_and(|range| is_complete_range(range.range, range.total)) => {}
         status => return Err(RequestError::Status(status)),
     }
@@ -480,7 +489,8 @@ async fn fetch_over(
     while let Some(chunk) = response.next_chunk().await {
         download.push(&chunk?)?;
         result = sniffer.sniff(&download.body);
-        // What a server calls a list and is none is played as anything else, with ranges if it has some.
+        // If a server declares a playlist and sends something else, that is played like any resource, with ranges if
+        // possible.
         if result == SniffResult::NotAPlaylist {
             return Ok(None);
         }
@@ -497,19 +507,19 @@ async fn fetch_over(
     }
 }
 
-/// Whether a range is from the first byte to the last one, which a server may not know.
+/// Whether a range extends from the first byte to the last one. The server may not know the total.
 fn is_complete_range(range: Option<ByteRange>, total: Option<DataSize>) -> bool {
     range.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
 }
 
-/// Names of playlists that players read, and the proxy does not.
+/// Extensions of playlists that players parse and the proxy does not.
 const OTHER_EXTENSIONS: [&str; 11] =
     ["pls", "asx", "wax", "wvx", "wpl", "zpl", "xspf", "smil", "smi", "ram", "b4s"];
-/// chosen: the longest playlist at the rate of a slow phone's link.
+/// chosen: the longest playlist at the rate of a slow mobile link.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// No more first bytes for so long are a pause, in which what has come is decided on.
+/// A pause after which the format is decided from the bytes that have arrived.
 const SNIFF_PAUSE: Duration = Duration::from_millis(200);
-/// chosen: three times a loaded round trip on a phone's link; asking twice costs a few kilobytes.
+/// chosen: three times the RTT of a loaded mobile link. A second request costs a few kilobytes.
 const HEDGE_DELAY: Duration = Duration::from_millis(1500);
 /// chosen: three segments of six seconds.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(18);
@@ -519,7 +529,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_known_by_name_or_type() {
+    fn playlists_are_recognized_by_name_or_media_type() {
         for (url, kind) in [
             ("https://h/a/list.M3U8?x=.mpd", Some(PlaylistFormat::Hls)),
             ("https://h/manifest.mpd", Some(PlaylistFormat::Dash)),
@@ -549,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_all_counts_as_the_whole() {
+    fn a_range_of_all_bytes_counts_as_the_whole_resource() {
         let is = |from, to, total: Option<u64>| {
             is_complete_range(Some(ByteRange::new(from, to)), total.map(DataSize::from_bytes))
         };

@@ -1,16 +1,17 @@
-//! The mark of an address that a list has named: `/from-list/https://host/path` in the place of `/https://host/path`.
+//! The mark of a URL that a playlist has named: `/from-list/https://host/path` instead of `/https://host/path`.
 //!
-//! What a list names may lead no further into local networks than the list's own server is. The restriction is a part of the
-//! address that the player gets, so it holds whichever program requests it, under whichever name and however late, and it
-//! restricts nothing else. It can only take rights away: an address without the mark counts as typed by the user.
+//! URLs in a playlist may lead no further into local networks than the playlist's own server is. The restriction is
+//! part of the URL that the player gets. So it applies whichever program requests the URL, under whichever name and
+//! however late, and it restricts nothing else. A mark can only reduce permissions: a URL without it counts as typed by
+//! the user.
 //!
-//! Two kinds of text in a list could lead a player to the proxy without the mark: addresses that the proxy reads (they get
-//! it when they are replaced), and text that the proxy does not take for an address although a player may. Wherever such
-//! text has the form of a request to the proxy, the mark is written into it ([`marked`]). The text is what players read:
-//! references, CDATA sections and comments of XML are resolved before.
+//! Two kinds of text in a playlist could lead a player to the proxy without the mark: URLs that the proxy parses (they
+//! get the mark when they are rewritten), and text that the proxy does not take for a URL although a player may.
+//! Wherever such text has the form of a request to the proxy, the mark is inserted ([`mark_requests`]). The text is
+//! examined as players read it: references, CDATA sections and comments of XML are resolved before.
 //!
-//! A list of the addresses that were seen was not used alone: it has a bound and an end, and a player with a full buffer
-//! requests an address later than any such end.
+//! Remembering the URLs of playlists would not suffice: the memory is bounded in size and time, and a player with a
+//! full buffer may request a URL later than that.
 
 use std::borrow::Cow;
 
@@ -19,7 +20,7 @@ use marline_net::egress::AddressZone;
 use super::media_url;
 use super::parse_budget::{ParseBudget, PlaylistError};
 
-/// What stands before a URL that a list has named whose server is in this zone, or was led to from there.
+/// The path prefix of a URL from a playlist whose server is in this zone, or was referred to from there.
 pub(super) const fn mark_for(zone: AddressZone) -> &'static str {
     match zone {
         AddressZone::Internet => "from-list/",
@@ -30,7 +31,8 @@ pub(super) const fn mark_for(zone: AddressZone) -> &'static str {
     }
 }
 
-/// The zone that the marks of a path and query name, and the rest. Of several marks the least local one counts.
+/// The zone that the marks of a path and query name, and the rest of the path. Of several marks the least local one
+/// counts.
 pub(super) fn strip_marks(path_and_query: &str) -> (Option<AddressZone>, &str) {
     const ZONES: [AddressZone; 5] = [
         AddressZone::Internet,
@@ -42,7 +44,7 @@ pub(super) fn strip_marks(path_and_query: &str) -> (Option<AddressZone>, &str) {
     let (mut least_local, mut path) = (None, path_and_query);
     while let Some((zone, unmarked)) = ZONES.iter().find_map(|zone| {
         let after_mark = path.strip_prefix('/')?.strip_prefix(mark_for(*zone))?;
-        // The slash before the URL is a part of the path.
+        // Keep the slash before the URL, which is part of the path.
         Some((*zone, path.get(path.len() - after_mark.len() - 1..)?))
     }) {
         least_local = Some(least_local.map_or(zone, |least: AddressZone| least.min(zone)));
@@ -51,27 +53,28 @@ pub(super) fn strip_marks(path_and_query: &str) -> (Option<AddressZone>, &str) {
     (least_local, path)
 }
 
-/// How players read a text.
+/// How players interpret a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TextForm {
     /// Line by line, as a playlist.
     Lines,
-    /// As one value: in a URL, players leave out its line breaks as well.
+    /// As one value: within a URL, players ignore its line breaks as well.
     Value,
 }
 
 impl TextForm {
-    /// Whether URL parsers leave a character out (WHATWG URL standard section 4.4).
+    /// Whether URL parsers ignore a character (WHATWG URL standard section 4.4).
     fn ignores(self, byte: u8) -> bool {
         byte == b'\t' || self == Self::Value && matches!(byte, b'\n' | b'\r')
     }
 }
 
-/// A text with the mark in everything that has the form of a request to the proxy and no mark yet, and how many there were.
-/// What these requests would be for is added to what the list names. `authority` is the proxy's, as the player writes it.
+/// Inserts the mark wherever a text has the form of an unmarked request to the proxy, and returns the number of
+/// insertions. The URLs of these requests are added to those that the playlist names. `authority` is the proxy's host
+/// and port, as the player writes it.
 ///
 /// # Errors
-/// It costs too much.
+/// The budget is exhausted.
 pub(super) fn mark_requests<'a>(
     (text, form): (&'a str, TextForm),
     mark: &str,
@@ -103,8 +106,8 @@ pub(super) fn mark_requests<'a>(
     Ok((Cow::Owned(marked), count))
 }
 
-/// The slash before `http:/` or `https:/`, whose colon this is; none: it is none. Players take a backslash for a slash and
-/// leave some characters out ([`Form`]).
+/// The slash before `http:/` or `https:/`, given its colon; `None` if the text has another form. Players treat a
+/// backslash as a slash and ignore some characters ([`TextForm`]).
 fn request_slash(text: &str, form: TextForm, colon: usize) -> Option<usize> {
     let (before_colon, after_colon) = (text.as_bytes().get(..colon)?, text.as_bytes().get(colon + 1..)?);
     if !matches!(after_colon.iter().find(|byte| !form.ignores(**byte)), Some(b'/' | b'\\')) {
@@ -118,7 +121,7 @@ fn request_slash(text: &str, form: TextForm, colon: usize) -> Option<usize> {
     reversed.next().filter(|(_, byte)| matches!(byte, b'/' | b'\\')).map(|(at, _)| at)
 }
 
-/// Whether a text that ends with a slash is the beginning of an address of another host than the proxy.
+/// Whether a text that ends with a slash is the beginning of a URL of another host than the proxy.
 fn is_other_host(text_before: &str, authority: &str) -> bool {
     let mut scan_start = text_before.len().saturating_sub(MAX_SCANNED);
     while !text_before.is_char_boundary(scan_start) {
@@ -132,7 +135,7 @@ fn is_other_host(text_before: &str, authority: &str) -> bool {
         let port = authority.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
         port.and_then(|port| port.parse::<u16>().ok()).unwrap_or(80)
     };
-    // The proxy has many names, and one port.
+    // The proxy has many names, but one port.
     port_of(host) != port_of(authority) && !path.contains("..") && !path.to_ascii_lowercase().contains("%2e")
 }
 
@@ -140,7 +143,7 @@ fn is_delimiter(c: char) -> bool {
     c != '\t' && (c.is_whitespace() || c.is_control() || "\"'<>,;=&|()".contains(c))
 }
 
-/// An address in a text that is no address is looked at so far.
+/// How much of an unparsed URL is examined, in bytes.
 const MAX_SCANNED: usize = 1024;
 
 #[cfg(test)]
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn line_breaks_in_a_value_are_left_out() {
+    fn line_breaks_in_a_value_are_ignored() {
         let value = |text: &str| {
             let marked = mark_requests(
                 (text, TextForm::Value),
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_taken_from_a_path_and_the_least_local_one_counts() {
+    fn marks_are_stripped_and_the_least_local_one_counts() {
         for (path, zone, rest) in [
             ("/https://h/f?x", None, "/https://h/f?x"),
             ("/from-list/https://h/f?x", Some(AddressZone::Internet), "/https://h/f?x"),
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_player_could_take_for_a_request_to_the_proxy_is_marked() {
+    fn text_that_a_player_could_take_for_a_request_to_the_proxy_is_marked() {
         for (plain, with) in [
             ("/http://10.0.0.1/x", "/from-list/http://10.0.0.1/x"),
             ("X='/HTTPS:/10.0.0.1/x'", "X='/from-list/HTTPS:/10.0.0.1/x'"),
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_stays() {
+    fn other_text_stays_unchanged() {
         for plain in [
             "",
             "http://h/x",
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_such_requests_are_for_is_known_by_host_and_port() {
+    fn urls_of_marked_requests_are_remembered_by_host_and_port() {
         let mut cost = affordable();
         let plain = "\"/http://10.0.0.1:81/x\" /http:/h/y";
         mark_requests((plain, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut cost)

@@ -1,8 +1,8 @@
-//! What is known of the players that play from playlists, within bounds.
+//! Bounded collection of the playback state of all players that play from playlists.
 //!
-//! A program that changes its User-Agent with each request is many players. So there is a bound on their number and on the
-//! memory that they take up; beyond it the client with the most players loses the one that was not used for the longest
-//! time. A player that is forgotten plays on: its links are only measured again.
+//! A program that changes its User-Agent with each request appears as many players. So both the number of players and
+//! their memory are bounded: beyond the bound, the client with the most players loses the one that was least recently
+//! used. A forgotten player continues to play; only its link rates are measured again.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use super::buffer_budget::Client;
 use super::track_playback::PlaylistPlayback;
 
-/// By player.
+/// By player name.
 #[derive(Default)]
 pub(super) struct PlaylistPlaybacks(BTreeMap<String, (Rc<PlaylistPlayback>, Instant)>);
 
 impl PlaylistPlaybacks {
-    /// What is known of a player, from now on.
+    /// The playback state of a player, created if necessary.
     pub(super) fn playback_of(&mut self, player_name: &str) -> Rc<PlaylistPlayback> {
         self.0.retain(|_, (_, last_used)| last_used.elapsed() < PLAYBACK_TTL);
         let (playback, last_used) =
@@ -28,7 +28,7 @@ impl PlaylistPlaybacks {
             let clients = self.0.keys().map(|player| Client::of_player(player));
             let evicted_client = Client::largest(clients, Client::of_player(player_name));
             let others = self.0.iter().filter(|(name, _)| *name != player_name);
-            // A client with the most may be the one whose only player this is.
+            // If the only player of the largest client is this one, another client's oldest goes.
             let rank = |name: &str, seen: Instant| (Client::of_player(name) != evicted_client, seen);
             let oldest = others.min_by_key(|(name, (_, seen))| rank(name, *seen)).map(|(name, _)| name.clone());
             let removed = oldest.and_then(|oldest| self.0.remove_entry(&oldest));
@@ -37,7 +37,7 @@ impl PlaylistPlaybacks {
         playback
     }
 
-    /// What is known of a player already.
+    /// The playback state of a player, if there is one.
     pub(super) fn get(&self, player: &str) -> Option<&PlaylistPlayback> {
         self.0.get(player).map(|(playback, _)| &**playback)
     }
@@ -64,7 +64,7 @@ mod tests {
     use crate::buffer_budget::player_name;
 
     #[test]
-    fn players_without_end_take_up_no_more_than_a_bound() {
+    fn the_memory_of_any_number_of_players_is_bounded() {
         let mut all = PlaylistPlaybacks::default();
         let local_player = player_name([127, 0, 0, 1].into(), "mpv");
         let other_player = player_name([192, 168, 1, 7].into(), "vlc");
@@ -72,7 +72,7 @@ mod tests {
         for n in 0..3 * MAX_PLAYERS {
             let agent = format!("{n} {}", "x".repeat(7500));
             let playback = all.playback_of(&player_name([192, 168, 1, 9].into(), &agent));
-            // A playlist's address of 8 KiB.
+            // The URL of a playlist, with 8 KiB.
             playback.track(&format!("https://h/{}", "x".repeat(8 << 10)), 0);
             let size: usize = all.sizes().sum();
             assert!(all.0.len() <= MAX_PLAYERS && size <= MAX_BYTES + (9 << 10), "{n}: {} {size}", all.0.len());
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_players_is_bounded_too_and_the_oldest_goes_first() {
+    fn the_number_of_players_is_bounded_and_the_oldest_is_evicted() {
         let mut all = PlaylistPlaybacks::default();
         for n in 0..=MAX_PLAYERS {
             all.playback_of(&player_name([127, 0, 0, 1].into(), &n.to_string()));

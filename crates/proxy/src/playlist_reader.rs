@@ -1,11 +1,12 @@
-//! Reads playlists and manifests on threads of their own, so that a list that takes long delays no other client.
+//! Parses playlists and manifests on separate threads, so that a long one does not delay other clients.
 //!
-//! 1. A thread cannot be stopped: the reading is bounded by its [`Cost`]. The player waits for a timer at most, even if the
-//!    thread is not scheduled.
-//! 2. Long lists share one thread, and short lists have two of their own, so that a short list never waits for a long one.
-//! 3. At most [`WAITING`] lists wait for their turn, half of them of one client; beyond that the answer is 503. One list of a
-//!    client is read at a time, so a client with many lists does not delay the others.
-//! 4. The memory of a list is reserved before it is allocated, and is handed to the thread with it.
+//! 1. A thread cannot be stopped, so the work is bounded by a [`ParseBudget`]. A timer bounds how long the player
+//!    waits, even if the thread is not scheduled.
+//! 2. Long playlists share one thread, and short ones have two of their own, so that a short playlist never waits for a
+//!    long one.
+//! 3. At most [`MAX_QUEUED`] playlists are queued, half of them of one client; beyond that the response is 503. One
+//!    playlist of a client is parsed at a time, so a client with many playlists does not delay the others.
+//! 4. The memory of a playlist is reserved before it is allocated, and the thread owns the reservation.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -30,7 +31,7 @@ use super::url_rewrite::RewriteContext;
 use super::xml::{self, XmlTree};
 use super::{content_coding, dash, hls};
 
-/// The threads, as far as they are free.
+/// The pool of threads, with their permits.
 pub(super) struct PlaylistReader {
     short_threads: Arc<Semaphore>,
     long_threads: Arc<Semaphore>,
@@ -38,31 +39,31 @@ pub(super) struct PlaylistReader {
     clients: RefCell<BTreeMap<Client, ClientQueue>>,
 }
 
-/// Whose turn it is among the lists of one client.
+/// The queue of one client.
 #[derive(Clone)]
 struct ClientQueue {
     queue_slots: Arc<Semaphore>,
     concurrent: Arc<Semaphore>,
 }
 
-/// A list to be read.
+/// A playlist to be parsed.
 pub(super) struct ReadJob {
     pub(super) body: Vec<u8>,
     /// Its Content-Encoding.
     pub(super) encoding: Option<String>,
-    /// What it is by its name or type; what its text says counts more.
+    /// The format by name or media type. The text itself takes precedence.
     pub(super) format: PlaylistFormat,
     pub(super) context: RewriteContext,
     /// Variables of the playlist that names this one.
     pub(super) imported: Vec<(String, String)>,
-    /// Holds the memory of the body, at least.
+    /// Reserves at least the memory of the body.
     pub(super) reservation: Reservation,
 }
 
-/// What has come of it.
+/// The result of parsing.
 pub(super) enum ReadOutcome {
-    /// The text for the player, which holds its memory, and what was found in it (without the text). `is_converted`: to
-    /// UTF-8 from another encoding. `untaken` lives until all of it has gone.
+    /// The text for the player, which owns its memory reservation, and the contents of the playlist (without the text).
+    /// `is_converted`: the text was converted to UTF-8. `unsent` is alive until all bytes have been sent.
     Rewritten {
         bytes: Bytes,
         format: PlaylistFormat,
@@ -70,9 +71,9 @@ pub(super) enum ReadOutcome {
         unsent: Weak<()>,
         playlist: Box<RewrittenPlaylist>,
     },
-    /// The player gets an error, for this reason.
+    /// The player gets an error with this reason.
     Rejected(String),
-    /// No memory, or no thread within a reasonable time.
+    /// Too little memory, or no free thread within a reasonable time.
     NoCapacity,
 }
 
@@ -89,39 +90,39 @@ impl Default for PlaylistReader {
 }
 
 impl PlaylistReader {
-    /// Reads a list.
+    /// Parses and rewrites one playlist.
     pub(super) async fn run_job(&self, job: ReadJob) -> ReadOutcome {
         let ClientQueue { queue_slots: waiting, concurrent: turn } = self.client_queue(job.reservation.client());
         let Ok(_client_permit) = waiting.try_acquire() else { return ReadOutcome::NoCapacity };
         let Ok(_queue_permit) = Arc::clone(&self.queue_slots).try_acquire_owned() else {
             return ReadOutcome::NoCapacity;
         };
-        // What a compressed one becomes is not known.
+        // The decoded length of a compressed playlist is unknown.
         let is_short = job.body.len() <= SHORT_PLAYLIST && job.encoding.is_none();
         let threads = if is_short { &self.short_threads } else { &self.long_threads };
         let permits = async {
-            // The thread last: a list that has one does not wait for anything.
+            // The thread's permit is acquired last, so that its owner waits for nothing else.
             let client_permit = Arc::clone(&turn).acquire_owned().await.ok()?;
             Some((client_permit, Arc::clone(threads).acquire_owned().await.ok()?))
         };
         let Ok(Some(thread_permit)) = timeout(QUEUE_TIMEOUT, permits).await else { return ReadOutcome::NoCapacity };
         let task = tokio::task::spawn_blocking(move || {
-            // Until the very end: nobody may take its place while it still works.
+            // The permit is held until the thread has finished, even if the caller has given up.
             let _thread_permit = thread_permit;
             read(job)
         });
         match timeout(MAX_PARSE_TIME * 2, task).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => ReadOutcome::Rejected("it cannot be read".to_owned()),
-            Err(_) => ReadOutcome::Rejected("it takes too long to read".to_owned()),
+            Ok(Err(_)) => ReadOutcome::Rejected("the playlist cannot be parsed".to_owned()),
+            Err(_) => ReadOutcome::Rejected("the playlist takes too long to parse".to_owned()),
         }
     }
 
     fn client_queue(&self, client: Client) -> ClientQueue {
         let mut clients = self.clients.borrow_mut();
-        // Those with nothing to read are forgotten: each list holds a part of its own while it waits.
+        // Idle clients are forgotten: each queued playlist holds a reference.
         clients.retain(|_, queue| Arc::strong_count(&queue.concurrent) > 1);
-        // Programs of this machine are one client, and each of them may be busy.
+        // All programs of this machine are one client, and several of them may be busy.
         let (max_waiting, max_concurrent) =
             if client == Client::HERE { (MAX_QUEUED, 3) } else { (MAX_QUEUED / 2, 1) };
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
@@ -131,7 +132,7 @@ impl PlaylistReader {
     }
 }
 
-/// Why a list is not rewritten.
+/// Why a playlist is not rewritten.
 enum ReadError {
     Playlist(PlaylistError),
     OutOfMemory,
@@ -161,7 +162,7 @@ fn rewrite_job(job: &mut ReadJob) -> Result<(Vec<u8>, PlaylistFormat, bool, Rewr
     let ReadJob { body, encoding, format: kind, context, imported, reservation } = job;
     let deadline = Instant::now() + MAX_PARSE_TIME;
     let decoded_body = match encoding {
-        // Some servers write a character set there, or nonsense, before a body that is not encoded.
+        // Some servers name a character set there, or nonsense, before a body that is not encoded.
         Some(encoding) if !matches!(sniff_bytes(body), Signature::Playlist(_)) => {
             Some(decode_body(body, encoding, deadline, reservation)?)
         }
@@ -197,14 +198,14 @@ fn rewrite_text(
     reservation: &mut Reservation,
 ) -> Result<(PlaylistFormat, RewrittenPlaylist), ReadError> {
     let format = if let Signature::Playlist(detected) = sniff_bytes(text.as_bytes()) { detected } else { kind };
-    // A manifest's tree may be many times as large as its text; a playlist is read line by line.
+    // The tree of a manifest may be many times as large as its text; a playlist is processed line by line.
     let (max_len, tree_size) = match format {
         PlaylistFormat::Hls => (MAX_HLS_BYTES, 0),
         PlaylistFormat::Dash => (MAX_DASH_BYTES, XmlTree::max_memory(text) as u64),
         PlaylistFormat::Other => (MAX_DASH_BYTES, 0),
     };
     if text.len() > max_len {
-        return Err(limit_error(format!("it has more than {} MiB", max_len >> 20)).into());
+        return Err(limit_error(format!("the playlist has more than {} MiB", max_len >> 20)).into());
     }
     let available = reservation.available().saturating_sub(tree_size);
     if available < text.len() as u64 + MIN_GROWTH {
@@ -217,7 +218,7 @@ fn rewrite_text(
         PlaylistFormat::Hls => hls::rewrite(text, context, imported, &mut budget),
         PlaylistFormat::Dash => rewrite_dash(text, context, &mut budget),
         PlaylistFormat::Other => {
-            pass_through(text, context, "it is of a format that the proxy does not read", &mut budget)
+            pass_through(text, context, "it is of a format that the proxy does not parse", &mut budget)
         }
     };
     reservation.shrink_to(before + result.as_ref().map_or(0, |playlist| playlist.text.len() as u64));
@@ -231,7 +232,7 @@ fn rewrite_dash(
 ) -> Result<RewrittenPlaylist, PlaylistError> {
     if text_encoding::declared_encoding(text).is_some_and(|encoding| !text_encoding::is_ascii_compatible(encoding))
     {
-        // In UTF-7 no address is what it seems to be.
+        // In UTF-7, ASCII characters can stand for others, so URLs cannot be recognized.
         return Err(limit_error("its XML declaration names an encoding that the proxy does not read"));
     }
     match dash::rewrite(text, context, budget) {
@@ -240,19 +241,19 @@ fn rewrite_dash(
     }
 }
 
-/// What is not read, such as a manifest that is no XML, as it came, for players that read it all the same.
+/// Passes on text that is not parsed, such as a malformed manifest, for players that can read it all the same.
 fn pass_through(
     text: &str,
     context: &RewriteContext,
     reason: &str,
     budget: &mut ParseBudget,
 ) -> Result<RewrittenPlaylist, PlaylistError> {
-    // Marks are only written where an address stands in the text as the player reads it.
+    // Marks can only be inserted where the text contains a URL literally, so other spellings are refused below.
     budget.charge_work(text.len())?;
     let has_declaration =
         |name: &[u8]| text.as_bytes().windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
     if has_declaration(b"<!DOCTYPE") || has_declaration(b"<!ENTITY") {
-        return Err(limit_error("it has a document type declaration"));
+        return Err(limit_error("the playlist has a document type declaration"));
     }
     if text.contains("&#") {
         return Err(limit_error(format!("{reason}, and it has character references")));
@@ -266,14 +267,14 @@ fn pass_through(
     let mut out = RewrittenPlaylist { parse_error: Some(reason.to_owned()), ..RewrittenPlaylist::default() };
     out.changed_urls = context.write_unparsed(&mut out.text, (text, TextForm::Value), budget)?;
     if context.mark_value(&xml::lenient_text(&out.text), budget)?.is_some() {
-        // CDATA sections or comments divide it.
-        return Err(limit_error(format!("{reason}, and it has addresses that the proxy cannot mark")));
+        // CDATA sections or comments divide the URL.
+        return Err(limit_error(format!("{reason}, and it has URLs that the proxy cannot mark")));
     }
     out.urls = std::mem::take(&mut budget.urls);
     Ok(out)
 }
 
-/// Bytes that give their memory back when they have gone to the player, and what lives until then.
+/// Bytes that release their memory when they have been sent, and a reference that lives until then.
 fn into_reserved_bytes(bytes: Vec<u8>, reservation: Reservation) -> (Bytes, Weak<()>) {
     struct Held(Vec<u8>, #[expect(dead_code, reason = "held until the bytes go")] (Reservation, Arc<()>));
     impl AsRef<[u8]> for Held {
@@ -288,11 +289,11 @@ fn into_reserved_bytes(bytes: Vec<u8>, reservation: Reservation) -> (Bytes, Weak
 
 /// chosen: two thousand segments, an hour of television.
 const SHORT_PLAYLIST: usize = 256 * 1024;
-/// chosen: a playlist takes milliseconds, so this is a second of ordinary ones.
+/// chosen: a playlist takes milliseconds, so this is about a second of work.
 const MAX_QUEUED: usize = 64;
 /// As long as players wait for a playlist.
 const QUEUE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
-/// What a short list may become longer by.
+/// Memory by which a short playlist may grow.
 const MIN_GROWTH: u64 = 64 * 1024;
 
 #[cfg(test)]
@@ -301,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_that_is_no_xml_has_marks_as_players_read_it_or_is_refused() {
+    fn a_malformed_manifest_is_marked_as_players_read_it_or_refused() {
         let rewrite = |inner: &str| {
             rewrite_dash(&format!("<MPD>{inner}</MPD><x>"), &same_url_context("https://h/m.mpd"), &mut affordable())
         };
@@ -321,7 +322,7 @@ mod tests {
         ] {
             assert!(matches!(rewrite(inner), Err(PlaylistError::Limit(_))), "{inner}");
         }
-        // An address with its ampersands as they are.
+        // A URL with unescaped ampersands is accepted.
         assert!(rewrite("<BaseURL>https://h/?a=1&num=2&quest=3</BaseURL><![CDATA[x]]>").is_ok());
     }
 }

@@ -1,25 +1,28 @@
-//! Segments ahead of the player: while it takes one, the next ones of the same rendition are on their way.
+//! Prefetches segments: while the player reads one, the next ones of the same rendition are already being downloaded.
 //!
-//! In: what playlists offer, and which segment a player asks for. Out: answers that are open already when the player
-//! asks for them.
+//! Knows which segments the playlists contain and which one the player requests, and holds responses that are already
+//! open when the player requests them.
 //!
-//! 1. Earliest deadline first: the next segment is begun when all but the last [`LEAD`] of the one before it has come,
-//!    so that it takes nothing from what is needed sooner, and the links never wait for the player's next request.
-//! 2. At most [`COUNT`] segments wait, each within a window of its own, a quarter of the player's ([`Memory`]): the one
-//!    that plays and those ahead have no more than one film would. A window that is full holds its servers back.
-//! 3. What waits is dropped at once when the player goes elsewhere: to another segment, or to another rendition of the
-//!    same choice; and after [`HOLD`] in which it asks for nothing.
-//! 4. A player that asks for a segment while it takes the one before (ffmpeg does, on a second connection) gets its head
-//!    at once, and its bytes in the order of 1.
-//! 5. An answer that waits is given only to a request that would have fetched it the same way: the same client, login and fields
-//!    that are passed on.
-//! 6. What a list names may lead no further into local networks than the list's own server is ([`Right`]), whether it is fetched
-//!    ahead or the player asks for it itself. Addresses that were replaced say so themselves ([`playlist_marks`](super::playlist_marks)); others
-//!    are known for as long as their list is followed.
-//! 7. What the player asks is what it gets. Which rendition it takes is its business: nothing is fetched of another one.
-//! 8. What the links' streams must know of such a player is in [`Series`].
+//! 1. Earliest deadline first: the next segment starts when all but the last [`PREFETCH_LEAD`] of the preceding one has
+//!    arrived. So it takes no capacity from data with an earlier deadline, and the links never wait for the player's
+//!    next request.
+//! 2. At most [`MAX_PREFETCHED`] segments are held, each in its own window of a quarter of the player's
+//!    ([`BufferBudget`]). The current segment and the prefetched ones together use no more than one film would. Flow
+//!    control stops the servers when a window is full.
+//! 3. Prefetched responses are dropped as soon as the player requests a different segment or another rendition of the
+//!    same set, and after [`PREFETCH_TTL`] without a request.
+//! 4. A player that requests a segment while it still reads the preceding one (ffmpeg does, on a second connection)
+//!    gets the head at once, and the bytes in the order of rule 1.
+//! 5. A prefetched response is used only for a request that would have fetched it in the same way: the same client,
+//!    login and forwarded fields.
+//! 6. URLs in a playlist may lead no further into local networks than the playlist's own server is ([`EgressPolicy`]),
+//!    for prefetches and for requests of the player alike. Rewritten URLs carry a mark
+//!    ([`playlist_marks`](super::playlist_marks)); others are remembered while their playlist is followed.
+//! 7. The player gets what it requests. It alone selects the rendition, and nothing of another one is prefetched.
+//! 8. [`TrackPlayback`] models such a player for the streams of its segments.
 //!
-//! An answer ahead is an ordinary answer that nobody reads yet, so there is no second cache and no second way to fetch.
+//! A prefetched response is an ordinary response that is not being read yet, so there is neither a second cache nor a
+//! second download path.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -48,37 +51,37 @@ use super::session::{RequestError, ResponseBody, ResponseHead, Session, Sessions
 use super::track_playback::{PlaylistPlayback, TrackPlayback};
 use super::upstream_headers::UserId;
 
-/// What a playlist offers.
+/// The content of a playlist that prefetching needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlaylistInfo {
-    /// Pieces that follow one another.
+    /// Renditions with their segments.
     pub(super) renditions: Vec<Rendition>,
-    /// Other playlists, of which the player takes one.
+    /// Other playlists, of which the player selects one.
     pub(super) variants: Vec<Url>,
-    /// The player may choose between several renditions.
+    /// Whether the player may choose between several renditions.
     pub(super) can_choose: bool,
-    /// The longest that a segment may last.
+    /// The maximum duration of a segment.
     pub(super) target_duration: Option<Duration>,
-    /// Parts that the server is about to make, and holds answers back for.
+    /// Parts that do not exist yet (preload hints). The server delays responses for them.
     pub(super) preload_hints: Vec<Url>,
-    /// All addresses in it.
+    /// All URLs in it.
     pub(super) urls: ListedUrls,
-    /// What it defines for the playlists that it names.
+    /// Variables that it defines for the playlists that it names.
     pub(super) variables: Vec<(String, String)>,
 }
 
-/// All playlists that players follow.
+/// All playlists that players follow, and the playback state of these players.
 #[derive(Default)]
 pub(super) struct Prefetcher {
     playlists: RefCell<BTreeMap<PlaylistKey, FollowedPlaylist>>,
     playbacks: RefCell<PlaylistPlaybacks>,
 }
 
-/// Which player follows which playlist, and for which of its users.
+/// Identifies a followed playlist: player, URL and user.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct PlaylistKey {
     player: String,
-    /// Its URL without what only a reload adds.
+    /// Its URL without the directives of a reload.
     playlist_url: String,
     user: UserId,
 }
@@ -92,28 +95,28 @@ impl PlaylistKey {
 
 struct FollowedPlaylist {
     info: PlaylistInfo,
-    /// The one that it came from, behind redirects.
+    /// The host that served it, after redirects.
     host: String,
-    /// What its addresses may lead to.
+    /// The destinations to which its URLs may lead.
     right: EgressPolicy,
-    /// A URL of the origin that its player's fields are for.
+    /// A URL of the origin for which the player's header fields are meant.
     origin_url: Url,
     prefetches: BTreeMap<usize, Rc<RenditionPrefetch>>,
     last_used: Instant,
-    /// Its segments have been forgotten.
+    /// Its segments were forgotten to free memory.
     is_index_dropped: bool,
     reservation: Reservation,
-    /// The bytes that its key takes up.
+    /// The memory of its key, in bytes.
     key_size: usize,
 }
 
 impl FollowedPlaylist {
-    /// Whether its player may still request a URL because of it, so long after its last request.
+    /// Whether the player may still request this URL because of the playlist, at this time after its last request.
     fn is_followed(&self, url: &Url, since: Duration) -> bool {
         since < if url.host_str() == Some(&self.host) { PLAYLIST_TTL } else { FOLLOW_TIMEOUT }
     }
 
-    /// Gives back the memory of its segments.
+    /// Frees the memory of its segments.
     fn drop_index(&mut self) {
         self.info.drop_index();
         self.prefetches.clear();
@@ -122,20 +125,20 @@ impl FollowedPlaylist {
     }
 }
 
-/// One rendition that is played.
+/// Prefetching of one rendition that is being played.
 struct RenditionPrefetch {
     track: Rc<TrackPlayback>,
-    /// What the list's addresses may lead to.
+    /// The destinations to which the playlist's URLs may lead.
     right: Cell<EgressPolicy>,
     prefetched: RefCell<VecDeque<PrefetchedResponse>>,
-    /// What the player asked for last, and what follows it.
+    /// The segment that the player requested last, and those that follow it.
     last_request: RefCell<Option<(Rc<Session>, Vec<MediaSegment>)>>,
-    /// Fetches ahead; none: nothing is played.
+    /// The task that prefetches; `None`: nothing is being played.
     task: RefCell<Option<AbortOnDrop>>,
     last_used: Cell<Instant>,
 }
 
-/// An answer that waits for the player.
+/// A response that waits for the player's request.
 struct PrefetchedResponse {
     segment: MediaSegment,
     session: Rc<Session>,
@@ -143,18 +146,18 @@ struct PrefetchedResponse {
     _task: AbortOnDrop,
 }
 
-/// A player's request for a segment.
+/// A player's request for a segment of a followed playlist.
 pub(super) struct SegmentRequest {
     prefetch: Rc<RenditionPrefetch>,
     next: Vec<MediaSegment>,
     prefetched: Option<PrefetchedResponse>,
-    /// The segment before, if the player still takes it.
+    /// The preceding segment, if the player still reads it.
     preceding: Option<Rc<Session>>,
 }
 
 impl Prefetcher {
-    /// A playlist of this host has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all
-    /// players; of the client that has the most, those that were not used for the longest time go first.
+    /// Remembers a playlist of this host, whose URLs may lead to these destinations. The memory is charged to the
+    /// buffer budget. If it is exhausted, the client that has the most loses its least recently used playlists.
     pub(super) fn add_playlist(
         &self,
         memory: &BufferBudget,
@@ -177,7 +180,8 @@ impl Prefetcher {
             if reserved.is_some() {
                 break reserved;
             }
-            // The segments of the oldest, as long as there are any; then its own; then the oldest itself.
+            // Evict in this order: segments of the oldest playlist that still has some, the segments of this one, the
+            // oldest playlist as a whole.
             let has_max_playlists = playlists.len() >= MAX_PLAYLISTS;
             let has_index = |playlist: &FollowedPlaylist| !has_max_playlists && !playlist.is_index_dropped;
             let requester = Client::of_right(&right);
@@ -225,9 +229,10 @@ impl Prefetcher {
         }
     }
 
-    /// What a player's request for a URL may lead to: what it may itself; but where a list has named the URL that a program of
-    /// the same client follows, what that may. Of several lists the one counts that is nearest to this machine. URLs of a list's
-    /// own host have no mark: they count for as long as the list is remembered, and lead to where the list came from.
+    /// The destinations to which a player's request for a URL may lead. They are those of the player itself, unless a
+    /// playlist that the same client follows has named the URL; then those of the playlist apply, too. Of several
+    /// playlists, the most restrictive counts. Unmarked URLs of a playlist's own host count while the playlist is
+    /// remembered.
     pub(super) fn right_for(&self, player: &str, url: &Url, own_right: EgressPolicy) -> EgressPolicy {
         let (playlists, client) = (self.playlists.borrow(), Client::of_player(player));
         let naming = playlists.iter().filter(|(key, course)| {
@@ -239,7 +244,8 @@ impl Prefetcher {
         zones.map_or(own_right, |zone| own_right.referred_by_zone(zone))
     }
 
-    /// What the multivariant playlist defines that names a playlist, as the same user has read it: variables may be secrets.
+    /// The variables of the multivariant playlist that names this session's playlist, as read by the same user.
+    /// Variables may be secrets.
     pub(super) fn imported_variables(&self, session: &Session) -> Vec<(String, String)> {
         let playlists = self.playlists.borrow();
         let naming = playlists.iter().filter(|(key, course)| {
@@ -250,9 +256,9 @@ impl Prefetcher {
         newest.map(|(_, playlist)| playlist.info.variables.clone()).unwrap_or_default()
     }
 
-    /// A URL of the origin that a player's fields are for when it requests this URL, because a list has named it. None: no list
-    /// has, so it is its own. Of several lists one of another origin counts: it may be somebody else's, whom the proxy takes for
-    /// the same player.
+    /// A URL of the origin for which a player's header fields are meant when it requests this URL because a playlist
+    /// has named it. `None`: no playlist has, so the URL is its own origin. If several have, one of another origin
+    /// takes precedence, because it may belong to a different program that the proxy takes for the same player.
     pub(super) fn origin_for(&self, player: &str, url: &Url) -> Option<Url> {
         let playlists = self.playlists.borrow();
         let naming =
@@ -260,12 +266,13 @@ impl Prefetcher {
         naming.map(|(_, playlist)| &playlist.origin_url).min_by_key(|home| same_origin(home, url)).cloned()
     }
 
-    /// The longest that a segment of a player's playlist may last, as it said when it was read last.
+    /// The maximum duration of a segment of a player's playlist, as of its last reload.
     pub(super) fn target_duration(&self, session: &Session) -> Option<Duration> {
         self.playlists.borrow().get(&PlaylistKey::of(session))?.info.target_duration
     }
 
-    /// How long a server may hold back what a session is of: a part that does not exist yet. None: it is no such one.
+    /// How long a server may delay the response to this session's URL, which is a part that does not exist yet. `None`:
+    /// it is not such a part.
     pub(super) fn blocking_timeout(&self, session: &Session) -> Option<Duration> {
         let playlists = self.playlists.borrow();
         let playlists_of_player = playlists.iter().filter(|(key, _)| key.player == session.player);
@@ -274,7 +281,7 @@ impl Prefetcher {
         Some(blocking_reload::blocking_timeout(playlist.target_duration))
     }
 
-    /// What a request means for what was fetched ahead; none: it is for no segment that is known.
+    /// Matches a request with the followed playlists and prefetched responses; `None`: it is not for a known segment.
     pub(super) fn match_request(
         &self,
         sessions: &Sessions,
@@ -294,12 +301,12 @@ impl Prefetcher {
             let (index, position, next) = course.info.find(&session.url, range.as_ref())?;
             Some((key.clone(), index, position, next))
         };
-        // A login of a list's URL does not go to other hosts, so its segments there are of another user.
+        // The login in a playlist's URL is not sent to other hosts, so its segments there belong to another user.
         let (key, index, (piece, timing), next) = of_player(true).chain(of_player(false)).find_map(locate)?;
         session
             .max_window
             .set(DataSize::from_bytes(sessions.buffer_budget.max_window().bytes() / (MAX_PREFETCHED as u64 + 1)));
-        // Of a choice the player takes one: what waits of the others is not needed.
+        // The player has selected one variant, so prefetched responses of the others are dropped.
         let multivariant = playlists.iter().find_map(|(master, playlist)| {
             let variants = &playlist.info.variants;
             let is_variant =
@@ -331,13 +338,14 @@ impl Prefetcher {
         );
         prefetch.right.set(playlist.right);
         drop(playlists);
-        // The published policies know nothing of parts.
+        // The published policies do not model segments.
         if sessions.options.stream.policy == Policy::Marline {
             let from = range.as_ref().map_or(0, |span| span.start);
             let segment = playback.on_request(&track, session.now(), (&piece, timing), &next, can_choose);
             session.set_segment(from, &playback, segment);
         }
 
+        // Prefetching restarts after the requested segment. Prefetched responses that do not follow it are dropped.
         *prefetch.task.borrow_mut() = None;
         prefetch.last_used.set(Instant::now());
         let mut waiting = std::mem::take(&mut *prefetch.prefetched.borrow_mut());
@@ -349,6 +357,7 @@ impl Prefetcher {
         let prefetched = position.and_then(|at| waiting.remove(at)).filter(|_| is_full_segment);
         waiting.retain(|prefetched| next.contains(&prefetched.segment));
         *prefetch.prefetched.borrow_mut() = waiting;
+        // If the player still reads a segment that precedes this one, that segment keeps its earlier deadline (rule 4).
         let previous = prefetch.last_request.replace(Some((Rc::clone(session), next.clone())));
         let is_successor = |(last, next): &(Rc<Session>, Vec<MediaSegment>)| {
             last.id != session.id
@@ -359,18 +368,18 @@ impl Prefetcher {
         Some(SegmentRequest { prefetch, next, prefetched, preceding })
     }
 
-    /// What is known of a player's segments and its links.
+    /// The playback state of a player: tracks and link rates.
     pub(super) fn playback_of(&self, player: &str) -> Rc<PlaylistPlayback> {
         self.playbacks.borrow_mut().playback_of(player)
     }
 
-    /// Whether a player's segments do without a link at present.
+    /// Whether the streams of a player's segments keep this link on standby.
     pub(super) fn is_standby(&self, player: &str, link: &str) -> bool {
         let playbacks = self.playbacks.borrow();
         playbacks.get(player).is_some_and(|playback| playback.rates.borrow().is_standby(link))
     }
 
-    /// Drops what nobody has asked for in a long time; for ever.
+    /// Drops prefetches without a recent request. Never returns.
     pub(super) async fn expire_idle(&self) {
         loop {
             tokio::time::sleep(EXPIRY_INTERVAL).await;
@@ -380,13 +389,13 @@ impl Prefetcher {
         }
     }
 
-    /// What waits, for the status.
+    /// The prefetches of all playlists, for the status.
     pub(super) fn status(&self, now: marline_core::units::Instant) -> Vec<Value> {
         let mut entries = Vec::new();
         for (PlaylistKey { player, playlist_url: list, .. }, followed) in &*self.playlists.borrow() {
             for prefetch in followed.prefetches.values() {
                 let prefetched = prefetch.prefetched.borrow();
-                // Ranges of one file are answers of one session.
+                // Ranges of one file are responses of one session.
                 let sessions: BTreeMap<u64, &Session> =
                     prefetched.iter().map(|response| (response.session.id, &*response.session)).collect();
                 let bytes: u64 = sessions.values().map(|session| session.buffered_bytes()).sum();
@@ -409,14 +418,15 @@ impl Prefetcher {
 }
 
 impl PlaylistInfo {
-    /// Forgets everything but the hosts of its addresses, which may not lead further later either.
+    /// Forgets everything but the hosts of its URLs, to which the restriction of destinations still applies, and the
+    /// variables.
     fn drop_index(&mut self) {
         let (mut named, variables) = (std::mem::take(&mut self.urls), std::mem::take(&mut self.variables));
         named.keep_hosts_only();
         *self = Self { urls: named, variables, ..Self::default() };
     }
 
-    /// The memory it takes up, in bytes.
+    /// The memory that this uses, in bytes.
     fn memory_size(&self) -> usize {
         let urls = self.variants.iter().chain(&self.preload_hints);
         let variants = urls.map(|url| url.as_str().len() + size_of::<Url>());
@@ -430,7 +440,7 @@ impl PlaylistInfo {
             + renditions.sum::<usize>()
     }
 
-    /// The rendition that a segment is of, the segment as that has it, and what follows it.
+    /// Finds a segment: the index of its rendition, the segment with its timing, and the segments that follow.
     fn find(
         &self,
         url: &Url,
@@ -444,7 +454,7 @@ impl PlaylistInfo {
                 Some((index, (segment, timing), next))
             })
         };
-        // A player that has lost its connection asks for the rest of a segment.
+        // A player that has lost its connection requests the rest of a segment.
         locate(range).or_else(|| locate(None).filter(|_| range.is_some()))
     }
 }
@@ -463,7 +473,7 @@ impl RenditionPrefetch {
 }
 
 impl SegmentRequest {
-    /// The answer that has been waiting, if there is one and it is good.
+    /// The prefetched response, if there is a usable one.
     pub(super) async fn take_prefetched(
         &mut self,
         requested: RequestedRange,
@@ -476,8 +486,8 @@ impl SegmentRequest {
         Some((head, bytes))
     }
 
-    /// The answer for a player that takes the segment before as yet; none: it does not, or the head cannot be known
-    /// without the bytes.
+    /// The response for a player that still reads the preceding segment. `None`: it does not, or the head cannot be
+    /// known without the body.
     pub(super) async fn deferred_response(
         &mut self,
         sessions: &Rc<Sessions>,
@@ -500,7 +510,7 @@ impl SegmentRequest {
             let opened = sessions.open(&session, requested, |_| true).await;
             drop(guard);
             let (mut head, mut bytes) = opened.ok().filter(|(head, _)| head.total == Some(total.bytes()))?;
-            // The head has been sent: a list could not be rewritten any more.
+            // The head has been sent already, so a playlist could not be rewritten any more.
             let format = playlist_handler::detect_format(&session, (&mut head, &mut bytes), requested).await;
             match (format, bytes) {
                 (Ok(None), ResponseBody::Stream(play)) => Some(play),
@@ -510,7 +520,7 @@ impl SegmentRequest {
         Some((head, DeferredBody { opening: deferred, remaining: length, permit: None }))
     }
 
-    /// From now on the next segments are fetched; `session` is that of the one which the player takes.
+    /// Starts to prefetch the following segments. `session` is that of the segment which the player reads.
     pub(super) fn prefetch_next(self, sessions: &Rc<Sessions>, session: &Rc<Session>) {
         let Self { prefetch, next, .. } = self;
         let (weak_prefetch, sessions, session) =
@@ -541,12 +551,12 @@ impl SegmentRequest {
     }
 }
 
-/// Whether the player takes a segment of which more than its last moments are to come.
+/// Whether the player reads a segment whose end is not about to arrive.
 fn is_being_read(session: &Session) -> bool {
     session.is_opening.get() || (session.active_count() > 0 && !session.is_almost_complete(PREFETCH_LEAD))
 }
 
-/// A session that will have its answer soon.
+/// Marks a session as being opened until this is dropped.
 struct OpeningGuard(Rc<Session>);
 
 impl OpeningGuard {
@@ -562,7 +572,7 @@ impl Drop for OpeningGuard {
     }
 }
 
-/// Opens a piece ahead of the player.
+/// Opens a segment before the player requests it.
 fn open_ahead(
     sessions: &Rc<Sessions>,
     preceding: &Session,
@@ -599,20 +609,21 @@ fn open_ahead(
     session
 }
 
-/// How many segments wait at most. chosen: with segments of two seconds a look-ahead of six, in which a link may change.
+/// The number of prefetched segments. chosen: with segments of two seconds this looks six seconds ahead, enough for a
+/// link to change.
 const MAX_PREFETCHED: usize = 3;
-/// How long before the end of a segment the next one begins. chosen: a loaded round trip, which a new request takes.
+/// How long before the end of a segment the next one begins. chosen: an RTT under load, which a new request needs.
 const PREFETCH_LEAD: Duration = Duration::from_millis(250);
-/// How often that is looked at.
+/// How often the progress of a segment is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long an answer waits for a player that asks for nothing. chosen: a player with a full buffer asks for the next
-/// segment within one segment's time.
+/// How long a response waits for a player without requests. chosen: a player with a full buffer requests the next
+/// segment within the duration of one.
 const PREFETCH_TTL: Duration = Duration::from_secs(60);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a playlist is remembered without a request. chosen: a pause of half an hour.
 const PLAYLIST_TTL: Duration = Duration::from_secs(1800);
-/// How long a list is taken to be followed without a request for it or for a segment of it. chosen: as long as players with a
-/// full buffer keep still, twice over.
+/// How long a playlist counts as followed without a request for it or one of its segments. chosen: twice as long as
+/// players with a full buffer send no request.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
 /// chosen: the playlists of two hundred players.
 const MAX_PLAYLISTS: usize = 1000;
@@ -624,7 +635,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_of_a_lists_own_host_are_restricted_for_as_long_as_it_is_remembered() {
+    fn urls_of_a_playlist_s_own_host_are_restricted_while_it_is_remembered() {
         let memory = BufferBudget::new(DataSize::from_mib(64), DataSize::from_mib(32));
         let url = |text: &str| Url::parse(text).unwrap();
         let playlist = FollowedPlaylist {

@@ -1,27 +1,28 @@
 //! Ranges and conditions of a player's request, without I/O (RFC 9110 §13, §14).
 //!
-//! In: the fields Range, If-Range, If-None-Match and If-Modified-Since, the size and the validators of the resource.
-//! Out: which bytes to send, and with which status.
+//! Evaluates Range, If-Range, If-None-Match and If-Modified-Since against the size and the validators of the resource,
+//! to find the bytes to send and the status.
 //!
-//! 1. A Range that cannot be understood is ignored (§14.2). Of several ranges those beyond the end are left out, and those
-//!    that touch become one. If one is left it is served; if more are, all of the resource is, because players never ask for
-//!    more than one.
-//! 2. If-None-Match goes before If-Modified-Since (§13.2.2), and compares weakly; If-Range compares strongly (§13.1.5).
-//! 3. A range beyond the end is answered with 416; one that only ends beyond it is cut.
+//! 1. A Range that cannot be parsed is ignored (§14.2). Of several ranges, those beyond the end are dropped and
+//!    adjacent ones are merged. If one remains, it is served. If several remain, the whole resource is sent, because
+//!    players never request more than one.
+//! 2. If-None-Match takes precedence over If-Modified-Since (§13.2.2) and compares weakly; If-Range compares strongly
+//!    (§13.1.5).
+//! 3. A range beyond the end is answered with 416; one that only ends beyond it is shortened.
 
 use std::ops::Range;
 
 use http::HeaderMap;
 use http::header::{ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, LAST_MODIFIED, RANGE};
 
-/// Which bytes a player asks for.
+/// The bytes that a player requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestedRange {
-    /// All of them, without a word of ranges.
+    /// The whole resource: there is no usable Range field.
     Full,
-    /// From one offset to another, the last one excluded; none: to the end.
+    /// From one offset to another, exclusive; `None`: to the end.
     Bytes(u64, Option<u64>),
-    /// The last ones, so many.
+    /// This many bytes at the end.
     Suffix(u64),
 }
 
@@ -30,7 +31,7 @@ pub(super) enum RequestedRange {
 pub(super) struct UnsatisfiableRange;
 
 impl RequestedRange {
-    /// What the fields ask for; of several ranges all.
+    /// The range that the fields request; [`Full`](Self::Full) if there are several.
     pub(super) fn from_headers(fields: &HeaderMap) -> Self {
         match parse_header(fields).as_deref() {
             Some([one]) => *one,
@@ -38,7 +39,7 @@ impl RequestedRange {
         }
     }
 
-    /// The same where the size is known, and several ranges may come to one.
+    /// Merges several ranges into one, which needs the size of the resource.
     ///
     /// # Errors
     /// There are ranges, and all lie beyond the end.
@@ -58,10 +59,10 @@ impl RequestedRange {
         Ok(Self::Bytes(merged.start, Some(merged.end)))
     }
 
-    /// The bytes of a resource of this size; none: all of it, as a 200.
+    /// The bytes of a resource of this size; `None`: the whole resource, as a 200.
     ///
     /// # Errors
-    /// There are none there.
+    /// The range lies beyond the end.
     pub(super) fn resolve(self, total: u64) -> Result<Option<Range<u64>>, UnsatisfiableRange> {
         let range = match self {
             Self::Full => return Ok(None),
@@ -72,7 +73,7 @@ impl RequestedRange {
     }
 }
 
-/// Whether several ranges are asked for.
+/// Whether several ranges are requested.
 pub(super) fn is_multi_range(fields: &HeaderMap) -> bool {
     parse_header(fields).is_some_and(|ranges| ranges.len() > 1)
 }
@@ -81,7 +82,7 @@ fn parse_header(fields: &HeaderMap) -> Option<Vec<RequestedRange>> {
     parse_ranges(fields.get(RANGE)?.to_str().ok()?)
 }
 
-/// All ranges; none: one of them cannot be understood, or there are more than anybody needs (§14.2 warns of these).
+/// All ranges; `None` if one of them cannot be parsed, or if there are more than a client needs (§14.2 warns of these).
 fn parse_ranges(text: &str) -> Option<Vec<RequestedRange>> {
     let (unit, ranges) = text.split_once('=')?;
     if !unit.trim().eq_ignore_ascii_case("bytes") {
@@ -106,16 +107,16 @@ fn parse_range(range: &str) -> Option<RequestedRange> {
 
 fn parse_offset(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    // More digits than fit are beyond every end.
+    // A number that does not fit lies beyond the end of every resource.
     digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Whether the fields carry a condition that a 304 may answer.
+/// Whether the fields contain a condition that can lead to a 304.
 pub(super) fn is_conditional(fields: &HeaderMap) -> bool {
     fields.contains_key(IF_NONE_MATCH) || fields.contains_key(IF_MODIFIED_SINCE)
 }
 
-/// Whether the player has the resource already: `ours` are ETag and Last-Modified as the origin sends them.
+/// Whether the player's copy is current. `metadata` holds ETag and Last-Modified as the origin server sends them.
 pub(super) fn is_not_modified(fields: &HeaderMap, metadata: &HeaderMap) -> bool {
     if fields.contains_key(IF_NONE_MATCH) {
         let Some(etag) = header_text(metadata, ETAG) else { return false };
@@ -131,8 +132,8 @@ pub(super) fn is_not_modified(fields: &HeaderMap, metadata: &HeaderMap) -> bool 
     }
 }
 
-/// Whether the range may be served: without If-Range always, else only if it names the very same resource. `strong`
-/// is the validator that the origin's answers prove to be strong.
+/// Whether the range may be served: always without If-Range, otherwise only if the field names the same representation.
+/// `strong_validator` is the validator that is known to be strong.
 pub(super) fn if_range_holds(fields: &HeaderMap, strong_validator: Option<&str>) -> bool {
     match fields.get(IF_RANGE) {
         None => true,
@@ -140,7 +141,7 @@ pub(super) fn if_range_holds(fields: &HeaderMap, strong_validator: Option<&str>)
     }
 }
 
-/// The entity tags of a list; commas within quotes belong to a tag.
+/// The entity tags of a list. Commas within quotes belong to a tag.
 fn parse_entity_tags(list: &str) -> Vec<String> {
     let (mut tags, mut tag, mut is_quoted) = (Vec::new(), String::new(), false);
     for c in list.chars() {
@@ -159,7 +160,7 @@ fn header_text(fields: &HeaderMap, name: http::HeaderName) -> Option<&str> {
     fields.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// chosen: more than programs for pictures and documents ask for at once.
+/// chosen: more than image and document viewers request at once.
 const MAX_RANGES: usize = 64;
 
 #[cfg(test)]
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_understood_or_ignored() {
+    fn a_range_that_cannot_be_parsed_is_ignored() {
         for (text, want) in [
             ("bytes=0-", RequestedRange::Bytes(0, None)),
             ("bytes=5-9", RequestedRange::Bytes(5, Some(10))),
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ranges_are_one_or_the_whole() {
+    fn several_ranges_become_one_or_the_whole_resource() {
         let many = format!("bytes={}", "0-1,".repeat(65)).leak();
         for (text, want) in [
             ("bytes=100-101,0-1", Ok(RequestedRange::Bytes(0, Some(2)))),
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_beyond_the_end_is_none_and_one_over_the_end_is_cut() {
+    fn a_range_beyond_the_end_is_unsatisfiable_and_one_across_it_is_shortened() {
         assert_eq!(RequestedRange::Full.resolve(0), Ok(None));
         assert_eq!(RequestedRange::Bytes(90, Some(200)).resolve(100), Ok(Some(90..100)));
         assert_eq!(RequestedRange::Bytes(100, None).resolve(100), Err(UnsatisfiableRange));
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_compared_as_the_rfc_has_it() {
+    fn conditions_are_compared_as_in_rfc_9110() {
         let ours = fields(&[("etag", "W/\"a,b\""), ("last-modified", "Sat, 01 Aug 2026 00:00:00 GMT")]);
         for (name, value, want) in [
             ("if-none-match", "\"x\", \"a,b\"", true),

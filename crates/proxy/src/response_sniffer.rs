@@ -1,15 +1,15 @@
-//! Whether an answer is a playlist or a manifest, by its first bytes.
+//! Detects playlists and manifests by the first bytes of a response.
 //!
-//! In: what the head says, and the first bytes as they come. Out: a [`Verdict`].
+//! From the response head and the bytes that have arrived so far, it derives a [`SniffResult`].
 //!
-//! 1. A list that reaches the player without having been read could lead it anywhere. So the bytes of each answer count: another
-//!    answer of the same URL may have had other ones, and so may the answer to another range.
-//! 2. The bytes are decoded through all codings of Content-Encoding. A body in a coding that is not known is passed on only if its
-//!    bytes are those of a medium: a player may know the coding.
-//! 3. Bytes that decide nothing are waited for. What is still undecided when as much has come as no other file has before its
-//!    beginning is read as a list.
-//! 4. Text that is called a playlist is one without a header (radio stations send the address of their stream so).
-//! 5. Bytes that come one by one do not cost a decision each.
+//! 1. A playlist that reaches the player without being rewritten could lead it anywhere. So the bytes of every response
+//!    are examined: another response of the same URL, or for another range, may have had different ones.
+//! 2. The bytes are decoded through all codings of Content-Encoding. A body in an unknown coding is passed on only if
+//!    its bytes are those of media, because a player may know the coding.
+//! 3. If the bytes are not conclusive, more are waited for. If that is still so when more bytes have arrived than
+//!    precede the content of any other file, the response is parsed as a playlist.
+//! 4. Text that is declared a playlist is one even without a header (radio stations send the URL of their stream so).
+//! 5. If bytes arrive one by one, not each of them triggers an evaluation.
 
 use std::cell::Cell;
 
@@ -17,41 +17,41 @@ use super::content_coding::{self, ContentCoding};
 use super::playlist_handler::PlaylistFormat;
 use super::signature::{BOM, MAX_SNIFFED, MEDIA_MAGIC_LEN, Signature, is_media, sniff_bytes};
 
-/// What an answer is.
+/// The result of examining the first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SniffResult {
     Playlist(PlaylistFormat),
     NotAPlaylist,
     /// More bytes are needed.
     NeedMore,
-    /// It could be anything behind its encoding.
+    /// It could be anything, because its coding is unknown.
     UnknownEncoding,
 }
 
-/// Where the bytes of an answer end.
+/// Why no more bytes of a response follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BodyEnd {
-    /// With the resource.
+    /// The resource has ended.
     Complete,
-    /// Before its end, as the request wanted.
+    /// The requested range ends before the resource does.
     Partial,
 }
 
-/// The first bytes of an answer.
+/// State of examining one response.
 pub(super) struct ResponseSniffer {
-    /// None: one of them is not known.
+    /// `None`: one of them is unknown.
     codings: Option<Vec<ContentCoding>>,
-    /// It is called a list.
+    /// The format by media type or name.
     declared: Option<PlaylistFormat>,
-    /// It begins with the resource.
+    /// The response begins with the first byte of the resource.
     is_from_start: bool,
-    /// How many bytes the last decision had; none: there was none.
+    /// The number of bytes at the last evaluation; `None`: there was none.
     decided_len: Cell<Option<usize>>,
     result: Cell<SniffResult>,
 }
 
 impl ResponseSniffer {
-    /// `called`: what its type or name says. `start`: the offset of the first byte.
+    /// `called` is the format by media type or name, `start` the offset of the first byte.
     pub(super) fn new(encoding: Option<&str>, called: Option<PlaylistFormat>, start: u64) -> Self {
         let codings = content_coding::parse_codings(encoding.unwrap_or_default()).ok();
         Self {
@@ -63,7 +63,7 @@ impl ResponseSniffer {
         }
     }
 
-    /// Decides if enough bytes have come since the last time: an eighth, up to the bound.
+    /// Evaluates the bytes if enough have arrived since the last time: an eighth more, or the maximum.
     pub(super) fn sniff(&self, prefix: &[u8]) -> SniffResult {
         let is_enough = self
             .decided_len
@@ -72,7 +72,7 @@ impl ResponseSniffer {
         if is_enough { self.sniff_now(prefix) } else { self.result.get() }
     }
 
-    /// Decides after a pause: no more bytes may come for a while.
+    /// Evaluates the bytes during a pause, because no more may arrive for a while.
     pub(super) fn sniff_now(&self, prefix: &[u8]) -> SniffResult {
         if self.result.get() == SniffResult::NeedMore && self.decided_len.get() != Some(prefix.len()) {
             self.decided_len.set(Some(prefix.len()));
@@ -81,7 +81,7 @@ impl ResponseSniffer {
         self.result.get()
     }
 
-    /// Decides when no more bytes will come.
+    /// Evaluates the bytes when no more will arrive.
     pub(super) fn sniff_at_end(&self, prefix: &[u8], end: BodyEnd) -> SniffResult {
         self.classify(prefix, Some(end))
     }
@@ -102,7 +102,7 @@ impl ResponseSniffer {
             (Signature::NotAPlaylist, _) => self.classify_headerless(&decoded, end),
             (Signature::NeedMore, _) if is_damaged => self.classify_undecodable(prefix),
             (Signature::NeedMore, Some(end)) => self.classify_truncated(&decoded, end),
-            // Nothing but headers and empty blocks, as many as the server likes.
+            // The server can send headers and empty blocks endlessly.
             (Signature::NeedMore, None) if prefix.len() >= MAX_SNIFFED => {
                 SniffResult::Playlist(PlaylistFormat::Dash)
             }
@@ -110,7 +110,7 @@ impl ResponseSniffer {
         }
     }
 
-    /// Text whose first bytes are of no list.
+    /// Classifies text that does not begin like a playlist.
     fn classify_headerless(&self, text: &[u8], end: Option<BodyEnd>) -> SniffResult {
         let Some(format) = self.declared.filter(|_| self.is_from_start) else { return SniffResult::NotAPlaylist };
         let is_text_byte = |byte: &u8| *byte >= b' ' || matches!(*byte, b'\t' | b'\n' | b'\r');
@@ -118,13 +118,14 @@ impl ResponseSniffer {
             _ if !text.iter().all(is_text_byte) => SniffResult::NotAPlaylist,
             _ if text.len() >= MIN_HEADERLESS_TEXT => SniffResult::Playlist(format),
             Some(BodyEnd::Complete) => SniffResult::Playlist(format),
-            // What the rest is was decided when the whole was requested.
+            // Whether the rest is a playlist was decided when the whole resource was requested.
             Some(BodyEnd::Partial) => SniffResult::NotAPlaylist,
             None => SniffResult::NeedMore,
         }
     }
 
-    /// A body that this decoder cannot read. Another one may, so it is read as a list, which ends with the reason.
+    /// Classifies a body that cannot be decoded. A player may be able to, so it is parsed as a playlist, which fails
+    /// with the reason.
     fn classify_undecodable(&self, prefix: &[u8]) -> SniffResult {
         if is_media(prefix) || !self.is_from_start {
             SniffResult::NotAPlaylist
@@ -133,7 +134,7 @@ impl ResponseSniffer {
         }
     }
 
-    /// What an answer is taken for whose bytes decide nothing, and of which no more will come.
+    /// Classifies a response whose bytes are not conclusive and of which no more will arrive.
     fn classify_truncated(&self, text: &[u8], end: BodyEnd) -> SniffResult {
         match text.strip_prefix(BOM).unwrap_or(text).trim_ascii_start() {
             _ if !self.is_from_start => SniffResult::NotAPlaylist,
@@ -146,8 +147,8 @@ impl ResponseSniffer {
     }
 }
 
-/// So much text of what is called a list is no beginning of something else. chosen: of random bytes one in nine is a control
-/// character.
+/// This much text, declared as a playlist, is no beginning of another file. chosen: one in nine random bytes is a
+/// control character.
 const MIN_HEADERLESS_TEXT: usize = 512;
 
 #[cfg(test)]
@@ -163,14 +164,14 @@ mod tests {
         ResponseSniffer::new(None, None, 0)
     }
 
-    /// What is decided of a body that comes byte by byte.
+    /// The result for a body that arrives byte by byte.
     fn sniff_bytewise(sniffer: &ResponseSniffer, body: &[u8]) -> SniffResult {
         let results = (0..=body.len()).map(|len| sniffer.sniff_now(&body[..len]));
         results.into_iter().find(|verdict| *verdict != SniffResult::NeedMore).unwrap_or(SniffResult::NeedMore)
     }
 
     #[test]
-    fn a_list_is_known_however_it_is_encoded_and_however_slowly_it_comes() {
+    fn a_playlist_is_detected_in_every_encoding_and_at_any_speed() {
         let twice = gzipped(&gzipped(LIST));
         let empty = [0, 0, 0, 0xff, 0xff].repeat(1000);
         let stored = [&[1, LIST.len() as u8, 0, !(LIST.len() as u8), 0xff], LIST].concat();
@@ -181,7 +182,7 @@ mod tests {
         });
         let zlib = [&b"\x78\x9c"[..], &bare, &(sum.1 << 16 | sum.0).to_be_bytes()].concat();
         let members = [gzipped(b"").repeat(300), gzipped(LIST)].concat();
-        // An uncompressed block of Brotli, behind empty ones.
+        // An uncompressed block of Brotli, after empty ones.
         let brotli = [&b"\x8b\x03\x80"[..], b"#EXTM3U\n\x03"].concat();
         for (encoding, body) in [
             ("", LIST.to_vec()),
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_without_end_is_read_as_a_list() {
+    fn an_endless_inconclusive_beginning_is_parsed_as_a_playlist() {
         for (encoding, body) in [
             ("", b"\n".repeat(MAX_SNIFFED)),
             ("deflate", [0, 0, 0, 0xff, 0xff].repeat(MAX_SNIFFED / 5 + 1)),
@@ -224,12 +225,12 @@ mod tests {
             assert_eq!(beginning.sniff(&body[..MAX_SNIFFED / 2]), SniffResult::NeedMore, "{encoding}");
             assert_eq!(beginning.sniff(&body), MANIFEST, "{encoding}");
         }
-        // What the proxy cannot decode could be a list for a player that can.
+        // A body that the proxy cannot decode could be a playlist for a player that can.
         assert_eq!(ResponseSniffer::new(Some("br"), None, 0).sniff(&[0xff; 100]), MANIFEST);
     }
 
     #[test]
-    fn a_coding_that_is_not_known_is_for_media_alone() {
+    fn an_unknown_coding_is_accepted_for_media_only() {
         for encoding in ["zstd", "dcb", "gzip;q=1", "gzip, zstd", "gzip, gzip, gzip"] {
             let of = |body: &[u8]| ResponseSniffer::new(Some(encoding), None, 0).sniff(body);
             assert_eq!(of(b"\x28\xb5\x2f\xfd\x04\0\0\0\0"), SniffResult::UnknownEncoding, "{encoding}");
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn media_are_known_at_once() {
+    fn media_are_recognized_by_their_first_bytes() {
         for first in [&b"\0\0\0\x18"[..], b"\x47", b"ID3", b"OggS", b"\xff\xfb", b"\x1a", b"WEBVTT", b"1\n00:"] {
             assert_eq!(plain_sniffer().sniff(first), SniffResult::NotAPlaylist, "{first:?}");
         }
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_called_a_playlist_is_one() {
+    fn text_that_is_declared_a_playlist_is_one() {
         let of =
             |body: &[u8], end| ResponseSniffer::new(None, Some(PlaylistFormat::Hls), 0).sniff_at_end(body, end);
         assert_eq!(of(b"http://h/stream\n", BodyEnd::Complete), PLAYLIST);
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_ends_undecided_is_what_it_looks_like() {
+    fn an_inconclusive_response_is_classified_at_its_end() {
         for (body, end, verdict) in [
             (&b"#EX"[..], BodyEnd::Complete, SniffResult::NotAPlaylist),
             (b"#EX", BodyEnd::Partial, PLAYLIST),
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn single_bytes_are_not_decided_one_by_one() {
+    fn single_bytes_do_not_each_trigger_an_evaluation() {
         let beginning = plain_sniffer();
         let body = b" ".repeat(MAX_SNIFFED);
         let mut decisions = 0;

@@ -1,12 +1,12 @@
-//! Windows that can be revoked: the buffer memory of each response that is being played, and the client that holds it.
+//! Windows that can be revoked: the buffer memory of each active response, and the client that holds it.
 //!
-//! A client that opens many connections and reads none of them would keep its windows for as long as it likes. So if no
-//! window is left for a request, one is revoked: the client with the most windows is selected, in it the address with the most,
-//! and of that address the window that was read least recently. Its bytes and its transfer are dropped, and its connection is
-//! closed. If the requesting client would then hold more windows than the one that loses, the request is refused: this
-//! prevents two clients from revoking each other's windows in turn.
+//! A client that opens many connections and reads none of them would otherwise keep its windows indefinitely. So if no
+//! window is left for a request, one is revoked: the client with the most windows is selected, within it the address
+//! with the most, and of that address the window that was read least recently. Its bytes and its transfer are dropped,
+//! and its connection is closed. If the requesting client would then hold more windows than the one that loses, the
+//! request is refused: this prevents two clients from revoking each other's windows in turn.
 //!
-//! A fixed share for each client was not used: it wastes memory with few clients and is too small with many.
+//! A fixed share for each client would waste memory with few clients and be too small with many.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use super::body::AbortOnDrop;
 use super::buffer_budget::{Client, WindowGrant};
 use super::client_admission::ConnPermit;
 
-/// All windows that are granted.
+/// All granted windows.
 #[derive(Default)]
 pub(super) struct RevocableWindows(RefCell<Vec<Weak<RevocableWindow>>>);
 
@@ -33,7 +33,7 @@ pub(super) struct RevocableWindow {
     contents: RefCell<Option<WindowContents>>,
     /// The time of the last read.
     last_read: Cell<Instant>,
-    /// The connection of the response; none until the response is sent.
+    /// The connection of the response; `None` until the response is sent.
     permit: RefCell<Option<Rc<ConnPermit>>>,
 }
 
@@ -44,7 +44,7 @@ struct WindowContents {
 }
 
 impl RevocableWindows {
-    /// Hands out a window, with the transfer that fills it.
+    /// Registers a granted window, with the transfer that fills it.
     pub(super) fn add_granted(
         &self,
         now: Instant,
@@ -69,7 +69,7 @@ impl RevocableWindows {
     fn register(&self, window: &Rc<RevocableWindow>) {
         let mut windows = self.0.borrow_mut();
         if windows.len() == windows.capacity() {
-            // A response that has ended holds its memory for as long as it is listed.
+            // A listed entry keeps the memory of an ended response allocated, so dead entries are removed regularly.
             windows.retain(|loan| loan.strong_count() > 0);
             let live_count = windows.len();
             windows.shrink_to(2 * live_count);
@@ -78,8 +78,8 @@ impl RevocableWindows {
         windows.push(Rc::downgrade(window));
     }
 
-    /// Revokes a window for a request with this right. Returns false if no client has to give one up. `among_others`: no window of a
-    /// client of this machine is revoked.
+    /// Revokes a window for a request with this policy. Returns false if no client has to give one up. With
+    /// `remote_only`, clients of this machine keep their windows.
     pub(super) fn revoke_for(&self, right: &EgressPolicy, remote_only: bool) -> bool {
         let mut windows = self.0.borrow_mut();
         windows.retain(|loan| loan.upgrade().is_some_and(|loan| loan.contents.borrow().is_some()));
@@ -91,14 +91,14 @@ impl RevocableWindows {
         };
         let candidates = eligible().filter(|loan| (loan.client, loan.address) == holder);
         let Some(window) = candidates.min_by_key(|loan| loan.last_read.get()) else { return false };
-        tracing::debug!(address = ?window.address, "a window is revoked for another request");
+        tracing::debug!(address = ?window.address, "window revoked for another request");
         window.revoke();
         true
     }
 }
 
 impl RevocableWindow {
-    /// The bytes of the window; none if it was revoked.
+    /// The bytes of the window; `None` if it was revoked.
     pub(super) fn reader(&self) -> Option<Rc<Reader>> {
         self.contents.borrow().as_ref().map(|held| Rc::clone(&held.reader))
     }
@@ -107,12 +107,12 @@ impl RevocableWindow {
         self.size
     }
 
-    /// Bytes were read.
+    /// Notes that bytes were read.
     pub(super) fn on_read(&self, now: Instant) {
         self.last_read.set(now);
     }
 
-    /// The response is sent on this connection.
+    /// Sets the connection on which the response is sent.
     pub(super) fn set_connection(&self, permit: &Rc<ConnPermit>) {
         *self.permit.borrow_mut() = Some(Rc::clone(permit));
     }
@@ -125,7 +125,7 @@ impl RevocableWindow {
     }
 }
 
-/// A client, and an address of it.
+/// A client, and one of its addresses.
 type Holder = (Client, Option<IpAddr>);
 
 /// The holder that must give up a window for this one. `holders` has one entry for each window.
@@ -137,11 +137,14 @@ fn holder_to_revoke((requester, address): Holder, holders: impl Iterator<Item = 
     }
     let own_count = client_counts.get(&requester).copied().unwrap_or_default();
     let largest = client_counts.iter().max_by_key(|(_, count)| **count);
+    // A client loses a window only if it has at least two more than the requester, so that it keeps at least as many.
     let larger_client = largest
         .filter(|(client, count)| **client != requester && **count > own_count + 1)
         .map(|(client, _)| *client);
     // All hosts of a LAN are one client with IPv6 (a /64), so the same rule applies between the addresses of a client.
     let threshold = if larger_client.is_some() {
+        // 0 accepts any holder of the larger client. Within one client, the loser must have two windows more than the
+        // requester.
         0
     } else {
         address_counts.get(&(requester, address)).copied().unwrap_or_default() + 1
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_with_the_most_loses_and_in_it_the_address_with_the_most() {
+    fn the_address_with_the_most_windows_of_the_largest_client_loses_one() {
         for (comes, holders, loses) in [
             ("10.0.0.2", &[("10.0.0.1", 5)][..], Some("10.0.0.1")),
             ("10.0.0.1", &[("10.0.0.1", 5)], None),

@@ -1,8 +1,8 @@
-//! The segments of a playlist or manifest, in their order, and how to find one of them.
+//! The segments of a playlist or manifest in their order, and how to find one of them by its URL.
 //!
-//! A player asks for an address; what is wanted is the segment's duration, what is left after it, and the next few
-//! addresses. Thousands of segments are kept for each list, and for many lists, so they are kept small: addresses lie one
-//! behind the other in one string, and segments that a template describes are not written out at all.
+//! For a requested URL it yields the segment's duration, the time that follows it, and the next few segments. Thousands
+//! of segments are kept for each of many playlists, so they are stored compactly: URLs are concatenated in one string,
+//! and segments that a template describes are not expanded.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use url::Url;
 
-/// One of those that a player may choose between.
+/// One of the renditions between which a player may choose.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Rendition {
-    /// Of those with the same number the player takes one at a time.
+    /// Of the renditions with the same number the player selects one at a time.
     pub(super) set: usize,
     pub(super) index: SegmentIndex,
-    /// Whether it ends with the last of them; otherwise more will be known later (a live one).
+    /// Whether the last segment ends the rendition; otherwise more segments will follow (live).
     pub(super) is_final: bool,
 }
 
@@ -25,50 +25,50 @@ pub(super) struct Rendition {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct MediaSegment {
     pub(super) url: Url,
-    /// Which bytes of it; none: all.
+    /// Byte range of the resource; `None`: all of it.
     pub(super) range: Option<Range<u64>>,
     pub(super) duration: Duration,
 }
 
-/// Where a piece stands among the others.
+/// Duration of a segment, and what follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SegmentTiming {
-    /// How long it lasts.
+    /// Duration of the segment.
     pub(super) duration: Duration,
-    /// How long all that follow it last; none: nobody knows.
+    /// Total duration of all segments after it; `None`: unknown (live).
     pub(super) time_left: Option<Duration>,
 }
 
-/// Pieces that follow one another.
+/// The segments of a rendition.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum SegmentIndex {
-    /// Each by its address.
+    /// Each with its URL.
     List(SegmentUrls),
-    /// By numbers in an address, each as long as the others.
+    /// Numbered by a template, all with the same duration.
     Numbered {
         template: SegmentTemplate,
-        /// The last one, where there is one.
+        /// The number of the last segment, if there is one.
         last_number: Option<u64>,
         duration: Duration,
     },
-    /// By numbers or times in an address, and how long each lasts by a timeline.
+    /// Numbered or timed by a template, with durations from a timeline.
     Timeline {
         template: SegmentTemplate,
-        /// The address has the time of a segment; otherwise its number.
+        /// The URL contains the start time of a segment; otherwise its number.
         by_time: bool,
         /// The number of the first segment.
         first_number: u64,
-        /// Shared by all representations that have the same.
+        /// Shared by all representations with the same timeline.
         timeline: Arc<SegmentTimeline>,
-        /// Ticks in a second.
+        /// Ticks per second.
         timescale: u64,
     },
 }
 
-/// Addresses, one by one.
+/// Segments with individual URLs.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(super) struct SegmentUrls {
-    /// All addresses, one behind the other.
+    /// All URLs, concatenated.
     urls: String,
     entries: Vec<Entry>,
 }
@@ -76,37 +76,38 @@ pub(super) struct SegmentUrls {
 #[derive(Clone, PartialEq, Debug)]
 struct Entry {
     hash: u64,
-    /// Where the address ends in the text; it begins where the one before ends.
+    /// The end of this URL in `urls`; it begins where the previous one ends.
     url_end: usize,
     range: Option<Range<u64>>,
     duration: Duration,
 }
 
-/// An address around a number.
+/// A URL template around a number.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct SegmentTemplate {
     pub(super) prefix: String,
     pub(super) suffix: String,
-    /// How many digits at least.
+    /// The minimum number of digits, padded with zeros.
     pub(super) min_digits: usize,
 }
 
-/// When segments begin and how long they last, in ticks: runs of segments of equal length.
+/// Start times and durations of segments in ticks, as runs of segments of equal duration.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(super) struct SegmentTimeline {
     runs: Vec<TimelineRun>,
-    /// The length of all.
+    /// Total duration of all segments.
     total_ticks: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct TimelineRun {
     start: u64,
-    /// Of each segment; never zero.
+    /// Duration of each segment; never zero.
     ticks: u64,
     count: u64,
-    /// Segments of the runs before this one, and their length.
+    /// Number of segments in previous runs.
     first_index: u64,
+    /// Duration of previous runs.
     ticks_before: u64,
 }
 
@@ -115,12 +116,12 @@ struct TimelineSegment {
     index: u64,
     start: u64,
     ticks: u64,
-    /// The length of all segments up to its end.
+    /// The total duration up to the end of this segment.
     end_ticks: u64,
 }
 
 impl Rendition {
-    /// Where a piece stands; none: it is not of this rendition.
+    /// The timing of a segment; `None`: it does not belong to this rendition.
     pub(super) fn timing(&self, url: &Url, range: Option<&Range<u64>>) -> Option<SegmentTiming> {
         let (duration, time_left) = match &self.index {
             SegmentIndex::List(list) => {
@@ -149,7 +150,7 @@ impl Rendition {
 }
 
 impl SegmentIndex {
-    /// What follows a piece, at most so many; none: the piece is not of this rendition.
+    /// The segments that follow one, at most `max`; `None`: the segment does not belong to this rendition.
     pub(super) fn after(&self, url: &Url, range: Option<&Range<u64>>, max: usize) -> Option<Vec<MediaSegment>> {
         match self {
             Self::List(list) => {
@@ -179,13 +180,13 @@ impl SegmentIndex {
         }
     }
 
-    /// The memory it takes up, in bytes.
+    /// The memory that this uses, in bytes.
     pub(super) fn memory_size(&self) -> usize {
         let index_size = match self {
             Self::List(list) => list.urls.capacity() + list.entries.capacity() * size_of::<Entry>(),
             Self::Numbered { template, .. } => template.memory_size(),
             Self::Timeline { template, timeline, .. } => {
-                // Of a shared timeline each has its part.
+                // A shared timeline is divided among its users.
                 template.memory_size() + timeline.memory_size() / Arc::strong_count(timeline).max(1)
             }
         };
@@ -194,13 +195,13 @@ impl SegmentIndex {
 }
 
 impl SegmentUrls {
-    /// One more segment at the end.
+    /// Appends a segment.
     pub(super) fn push(&mut self, url: &Url, range: Option<Range<u64>>, duration: Duration) {
         self.urls.push_str(url.as_str());
         self.entries.push(Entry { hash: url_hash(url), url_end: self.urls.len(), range, duration });
     }
 
-    /// The bytes that one more segment takes up.
+    /// The memory of one more segment, in bytes.
     pub(super) fn entry_size(url: &Url) -> usize {
         url.as_str().len() + size_of::<Entry>()
     }
@@ -209,13 +210,13 @@ impl SegmentUrls {
         self.entries.len()
     }
 
-    /// The span of the last segment, if it is of this address.
+    /// The range of the last segment, if it has this URL.
     pub(super) fn last_range(&self, url: &Url) -> Option<Range<u64>> {
         let position = self.entries.len().checked_sub(1)?;
         self.entries.get(position).filter(|_| self.url(position) == Some(url.as_str()))?.range.clone()
     }
 
-    /// Gives back what is not needed.
+    /// Frees unused capacity.
     pub(super) fn shrink(mut self) -> Self {
         self.urls.shrink_to_fit();
         self.entries.shrink_to_fit();
@@ -244,7 +245,7 @@ impl SegmentUrls {
 }
 
 impl SegmentTemplate {
-    /// The number in an address.
+    /// The number in a URL that matches the template.
     fn number(&self, url: &Url) -> Option<u64> {
         let digits = url.as_str().strip_prefix(self.prefix.as_str())?.strip_suffix(self.suffix.as_str())?;
         let is_number = digits.len() >= self.min_digits && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -262,7 +263,7 @@ impl SegmentTemplate {
 }
 
 impl SegmentTimeline {
-    /// So many more segments from a time on.
+    /// Appends a run of `count` segments that begins at time `start`.
     pub(super) fn push(&mut self, start: u64, ticks: u64, count: u64) {
         let index = self.runs.last().map_or(0, |run| run.first_index.saturating_add(run.count));
         self.runs.push(TimelineRun {
@@ -279,12 +280,12 @@ impl SegmentTimeline {
         self.runs.capacity() * size_of::<TimelineRun>()
     }
 
-    /// The bytes of one run.
+    /// The memory of one run, in bytes.
     pub(super) fn run_size() -> usize {
         size_of::<TimelineRun>()
     }
 
-    /// The segment with this time, or this number where the first one has `first`.
+    /// The segment with this start time, or with this number if the first one has number `first`.
     fn find(&self, value: u64, by_time: bool, first: u64) -> Option<TimelineSegment> {
         if !by_time {
             return self.at(value.checked_sub(first)?);
@@ -304,7 +305,7 @@ impl SegmentTimeline {
     }
 }
 
-/// How long so many ticks are.
+/// Converts ticks to a duration.
 pub(super) fn ticks_to_duration(ticks: u64, timescale: u64) -> Duration {
     Duration::try_from_secs_f64(ticks as f64 / timescale.max(1) as f64).unwrap_or_default()
 }
@@ -315,7 +316,7 @@ fn url_hash(url: &Url) -> u64 {
     hasher.finish()
 }
 
-/// All renditions of one list together. chosen: eleven hours in segments of two seconds.
+/// Limit for all renditions of one playlist together. chosen: eleven hours in segments of two seconds.
 pub(super) const MAX_SEGMENTS: usize = 20_000;
 
 #[cfg(test)]
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_with_their_zeros() {
+    fn following_numbers_keep_their_leading_zeros() {
         let pieces = SegmentIndex::Numbered {
             template: template(),
             last_number: Some(10),
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_is_found_by_time_and_by_number() {
+    fn segments_of_a_timeline_are_found_by_time_and_by_number() {
         let mut timeline = SegmentTimeline::default();
         timeline.push(100, 20, 2);
         timeline.push(150, 30, 1);
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_without_end_takes_no_room() {
+    fn an_endless_timeline_takes_little_memory() {
         let mut timeline = SegmentTimeline::default();
         timeline.push(u64::MAX - 5, 2, u64::MAX);
         timeline.push(0, u64::MAX, u64::MAX);
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_its_addresses_behind_one_another() {
+    fn segments_of_a_list_are_found_by_url_and_range() {
         let mut list = SegmentUrls::default();
         let all = url("https://h/all.ts");
         list.push(&all, Some(0..10), Duration::from_secs(1));

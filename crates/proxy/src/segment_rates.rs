@@ -1,18 +1,19 @@
-//! What the segments of one player teach of links, each of them too short to learn anything by itself.
+//! Learns link rates across the segments of one player, each of which is too short for an estimate of its own.
 //!
-//! In: which links have something to bring, and what they bring, of each stream. Out: what the next stream may expect of
-//! them, and which of them rest.
+//! From the transfers of each stream it derives the rates with which the next stream begins, and which links it begins
+//! with on standby.
 //!
-//! 1. A link's rate is what came over it, by the time in which any stream of this player had something under way on it.
-//! 2. The first second of that is slow start and counts for nothing; a link is known after two more.
-//! 3. A link that rests rests for the next segment, too, until a stream wakes it.
+//! 1. The rate of a link is the received bytes divided by the time in which any stream of this player had an
+//!    outstanding request on it.
+//! 2. The first second of that time is slow start and is ignored. A link counts as known after two more.
+//! 3. A link on standby stays so for the next segment, until a stream activates it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use marline_core::predict::Forecast;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
-/// See the [module](self).
+/// Link rates of one player; see the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct SegmentRates {
     links: BTreeMap<String, LinkRate>,
@@ -21,24 +22,27 @@ pub(super) struct SegmentRates {
 
 #[derive(Debug, Default)]
 struct LinkRate {
-    /// Streams that have something under way on it.
+    /// Streams with an outstanding request on this link.
     busy_streams: BTreeSet<u64>,
+    /// When the link was last sampled.
     sampled_at: Option<Instant>,
+    /// Busy time that was skipped as slow start.
     warm_up_time: Duration,
+    /// Busy time and bytes since the last sample of the forecast.
     busy_time: Duration,
     bytes: DataSize,
     forecast: Forecast,
 }
 
 impl SegmentRates {
-    /// The memory it takes up, in bytes.
+    /// The memory that this uses, in bytes.
     pub(super) fn memory_size(&self) -> usize {
         let links =
             self.links.iter().map(|(name, rate)| name.len() + size_of::<LinkRate>() + rate.busy_streams.len() * 16);
         links.sum::<usize>() + self.standby.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>()
     }
 
-    /// So much came over a link for a stream, which has something under way on it, or not.
+    /// Accounts bytes of a stream over a link. `is_busy`: the stream still has an outstanding request on the link.
     pub(super) fn on_transfer(&mut self, now: Instant, stream: u64, link: &str, bytes: u64, is_busy: bool) {
         let rate = self.links.entry(link.to_owned()).or_default();
         let elapsed = rate
@@ -66,14 +70,14 @@ impl SegmentRates {
         }
     }
 
-    /// A stream is over.
+    /// Notes that a stream has ended.
     pub(super) fn on_stream_ended(&mut self, stream: u64) {
         for rate in self.links.values_mut() {
             rate.busy_streams.remove(&stream);
         }
     }
 
-    /// A stream lets a link rest, or wakes it.
+    /// Notes that a stream puts a link on standby, or activates it.
     pub(super) fn set_standby(&mut self, link: &str, is_standby: bool) {
         if is_standby {
             self.standby.insert(link.to_owned())
@@ -82,17 +86,17 @@ impl SegmentRates {
         };
     }
 
-    /// All links work again.
+    /// Activates all links.
     pub(super) fn activate_all(&mut self) {
         self.standby.clear();
     }
 
-    /// Whether a link rests.
+    /// Whether a link is on standby.
     pub(super) fn is_standby(&self, link: &str) -> bool {
         self.standby.contains(link)
     }
 
-    /// What the next stream may expect of links: what they bring (zero: not known yet), and whether they rest.
+    /// The estimates for the next stream: interface, rate (zero: not known yet), and whether the link is on standby.
     pub(super) fn estimates(&self) -> Vec<(String, Bitrate, bool)> {
         let known_rate = |link: &LinkRate| {
             if link.forecast.steps() >= MIN_SAMPLES { link.forecast.mean_rate() } else { Bitrate::ZERO }
@@ -104,7 +108,7 @@ impl SegmentRates {
     }
 }
 
-/// Streams are looked at as often as this at least.
+/// The longest interval between two samples of a stream.
 const MAX_SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 const WARM_UP: Duration = Duration::from_secs(1);
 const MIN_SAMPLES: u32 = 4;
@@ -114,10 +118,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_known_by_the_time_in_which_it_had_something_to_do() {
+    fn the_rate_of_a_link_is_measured_while_it_is_busy() {
         let mut rates = SegmentRates::default();
         let mut now = Instant::ZERO;
-        // Segments of half a second every two seconds, two streams that overlap, 1 MB/s.
+        // Segments of half a second every two seconds, two overlapping streams, 1 MB/s.
         for n in 0..12_u64 {
             for step in 0..20 {
                 now += Duration::from_millis(100);
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_for_a_moment_is_not_known() {
+    fn a_short_observation_yields_no_rate() {
         let mut rates = SegmentRates::default();
         for n in 0..25 {
             rates.on_transfer(Instant::from_millis(n * 100), 1, "wifi", 10_000, true);

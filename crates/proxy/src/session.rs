@@ -1,15 +1,17 @@
-//! What one player plays: a URL, what is known of its resource, and the answers that are under way.
+//! Sessions: one player at one URL, what is known of the resource, and the responses in progress.
 //!
-//! In: a player's wish for some bytes. Out: what the resource is, and a body that delivers them in order over all links.
+//! [`Sessions::open`] turns a requested range into a response head and a body that delivers the bytes in order over all
+//! links.
 //!
-//! 1. A session is one player (its address and User-Agent) at one URL. It lives while something plays, and for
-//!    [`LINGER`] afterwards, so that a seek finds what is known.
-//! 2. Each answer is one [`Feed`]. The machine behind it may change; what the front sees is [`Sessions::open`].
-//! 3. A resource whose ranges fit together (size and strong validator) is remembered, with the place that redirects have
-//!    led to. The first answer of a transfer proves that it still holds (If-Range); if not, it is asked for anew, once.
-//! 4. A resource without ranges is played as one answer over one link; one with ranges that nothing proves to fit
-//!    together is passed on range by range.
-//! 5. When the player closes, everything that was under way for this answer ends at once.
+//! 1. A session is identified by the player (its address and User-Agent) and the URL. It exists while a response is
+//!    active and for [`SESSION_TTL`] afterwards, so that a seek finds what was learnt.
+//! 2. Each response is one [`RangeDownload`]. Callers depend on [`Sessions::open`] only, not on how it is driven.
+//! 3. A resource whose ranges provably belong together (size and strong validator) is remembered, with the URL that
+//!    redirects led to. The first response of each transfer verifies that it is unchanged (If-Range). If it has
+//!    changed, it is requested once more from scratch.
+//! 4. A resource without ranges is fetched as one response over one link. If it has ranges but no strong validator,
+//!    each requested range is passed on separately over one link.
+//! 5. When the player closes its connection, every transfer for this response ends at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -56,7 +58,7 @@ use super::startup_gate::{StartMode, StartupGate};
 use super::track_playback::{PlaylistPlayback, TrackSegment};
 use super::upstream_headers::{CookieJars, UpstreamHeaders};
 
-/// All sessions, and what they share.
+/// All sessions, and the state that they share.
 pub(super) struct Sessions {
     pub(super) network: Rc<ClientContext>,
     pub(super) buffer_budget: BufferBudget,
@@ -73,8 +75,8 @@ pub(super) struct Sessions {
     started: Instant,
 }
 
-/// What makes two requests of one session: the URL with its login, the player, the fields that are passed on, and what it
-/// may reach. What was fetched for one of them is given to no other.
+/// Requests with equal keys share a session: URL with login, player, forwarded header fields, and the permitted
+/// destinations. Data fetched for one session is never given to another.
 type SessionKey = (String, String, Vec<u8>, EgressPolicy);
 
 /// One player at one URL.
@@ -82,110 +84,113 @@ pub(super) struct Session {
     pub(super) id: u64,
     pub(super) url: Url,
     pub(super) player: String,
-    /// What its URL may lead to.
+    /// The destinations that its URL may lead to.
     pub(super) right: EgressPolicy,
     login: Option<(String, String)>,
     pub(super) headers: UpstreamHeaders,
     resource: RefCell<Option<Resource>>,
-    /// How the last look at the resource ended, in words.
+    /// The outcome of the last request or probe, as a text for the status.
     pub(super) status_text: RefCell<String>,
     pub(super) progress: RefCell<Option<Progress>>,
     pub(super) active_responses: RefCell<BTreeMap<u64, ActiveResponse>>,
+    /// Length of the windows of all its active responses together.
     granted_bytes: Cell<u64>,
-    /// How much may wait for one answer: less for one of several segments than for a film.
+    /// The largest window of one response: smaller for one of several segments than for a whole film.
     pub(super) max_window: Cell<DataSize>,
-    /// It is a playlist or manifest.
+    /// The playlist format, if the resource is a playlist or manifest.
     pub(super) playlist_format: Cell<Option<PlaylistFormat>>,
-    /// It was requested as a list, and that answer was none. Other answers may be.
+    /// The resource was requested as a playlist and the response was none. Later responses may be playlists.
     pub(super) not_a_playlist: Cell<bool>,
-    /// The first byte of the resource, as the last answer had it.
+    /// The first byte of the resource, as in the last response that contained it.
     pub(super) first_byte: Cell<Option<u8>>,
-    /// The player did not take the last answer to its end.
+    /// The player closed its last response before the end.
     pub(super) left_early: Cell<bool>,
-    /// It is being opened ahead of the player.
+    /// The resource is being opened before the player requests it.
     pub(super) is_opening: Cell<bool>,
     pub(super) delivered_bytes: Cell<u64>,
     last_used: Cell<Instant>,
     pub(super) proxy_start: Instant,
     pub(super) player_estimator: RefCell<PlayerEstimator>,
     pub(super) startup_gate: StartupGate,
-    /// What its player says of itself, and when it did.
+    /// The last report of the player about itself, and when it arrived.
     pub(super) player_report: RefCell<Option<(PlayerReport, Instant)>>,
     pub(super) decisions: RefCell<StreamDecisions>,
-    /// The segments that are answers of it, by their first bytes, and what its player plays.
+    /// The segments that are responses of this session, by the offset of their first byte, with the playback that they
+    /// belong to.
     segments: RefCell<BTreeMap<u64, PlaylistSegment>>,
-    /// What the last answer has learnt of links.
+    /// What the last response learnt about the links: interface, rate, whether it was on standby.
     pub(super) link_estimates: RefCell<Vec<(String, Bitrate, bool)>>,
 }
 
-/// A segment, and what its player plays.
+/// A segment, and the playback that it belongs to.
 pub(super) type PlaylistSegment = (Rc<PlaylistPlayback>, Rc<TrackSegment>);
 
-/// An answer under way: what it is of, and its window.
+/// A response in progress: its byte range, and the reader of its window.
 pub(super) type ActiveResponse = (Range<u64>, Weak<Reader>);
 
-/// What is known of a resource whose ranges fit together.
+/// What is known of a resource whose ranges provably belong together.
 #[derive(Clone, Debug)]
 struct Resource {
     known: KnownResource,
     description: ResponseMeta,
     url: Url,
-    /// What this URL may be connected to.
+    /// The destinations to which this URL may connect.
     right: EgressPolicy,
     checked_at: Instant,
 }
 
-/// What an answer to the player says.
+/// The head of a response to the player.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseHead {
     pub(super) description: ResponseMeta,
     pub(super) total: Option<u64>,
-    /// The bytes of a 206; none: a 200.
+    /// The byte range of a 206; `None`: a 200.
     pub(super) range: Option<Range<u64>>,
-    /// Whether ranges of it can be asked for.
+    /// Whether the player may request ranges of it.
     pub(super) accepts_ranges: bool,
 }
 
-/// The bytes behind a head.
+/// The bytes that follow a head.
 pub(super) enum ResponseBody {
-    /// Over all links.
+    /// Downloaded over all links.
     Stream(Box<StreamBody>),
-    /// As one answer brings them.
+    /// Passed on from one upstream response over one link.
     SingleLink(Box<SingleLinkResponse>),
 }
 
-/// Why there is no answer.
+/// Why a request of a player cannot be satisfied.
 #[derive(Debug)]
 pub(super) enum RequestError {
-    /// The range lies beyond the end; the size.
+    /// The range lies beyond the end. Holds the size of the resource.
     RangeNotSatisfiable(u64),
-    /// The origin says so: its status.
+    /// The origin server responded with this error status.
     Status(u16),
-    /// The origin cannot be reached, or does not make sense.
+    /// The origin server cannot be reached, or its response is unusable.
     BadGateway(String),
-    /// The address may not be reached by whoever asks, or by what led to it.
+    /// The client, or the URL that led here, is not permitted to reach this address.
     Forbidden(String),
-    /// It would lead back to the proxy.
+    /// The URL leads back to the proxy.
     LoopDetected(String),
-    /// The origin takes requests and does not answer.
+    /// The origin server accepts requests and does not respond.
     Timeout(String),
     /// No link can be used.
     NoLink(String),
-    /// No memory is left for one more player.
+    /// No memory is left for another window.
     OutOfMemory,
 }
 
-/// What a look at a resource has found.
+/// The result of probing a resource.
 enum ResourceProbe {
+    /// Ranges with a size and a strong validator.
     Ranges(Resource),
-    /// Ranges that nothing proves to fit together.
+    /// Ranges without a strong validator, which may belong to different versions.
     WeakRanges(ResponseHead),
     /// No ranges.
     NoRanges(ResponseHead),
 }
 
 impl ResponseBody {
-    /// Takes bytes in until there are enough of them, or the end; they stay.
+    /// Reads bytes until `is_enough` accepts them or the body ends. They stay part of the body.
     pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> PeekOutcome {
         match self {
             Self::Stream(play) => play.peek(is_enough).await,
@@ -193,7 +198,7 @@ impl ResponseBody {
         }
     }
 
-    /// The bytes that have been taken in.
+    /// The bytes that [`peek`](Self::peek) has read.
     pub(super) fn peeked(&self) -> &[u8] {
         match self {
             Self::Stream(play) => play.peeked(),
@@ -226,7 +231,7 @@ impl Sessions {
         }
     }
 
-    /// The session of a player at a URL, a new one if there is none.
+    /// Returns the session of a player at a URL, and creates it if there is none.
     pub(super) fn session_for(
         &self,
         target: MediaUrl,
@@ -244,7 +249,7 @@ impl Sessions {
             };
             table.remove(&oldest);
         }
-        // The login's ends are told from the URL by what no URL has.
+        // A NUL cannot occur in a URL, so it separates the login unambiguously.
         let login =
             target.login.as_ref().map(|(user, password)| format!("{user}\0{password}\0")).unwrap_or_default();
         let key = (format!("{login}{}", target.url), player.clone(), sent.session_key(), right);
@@ -257,14 +262,14 @@ impl Sessions {
         Rc::clone(session)
     }
 
-    /// All of them, the oldest first.
+    /// All sessions, the oldest first.
     pub(super) fn all(&self) -> Vec<Rc<Session>> {
         let mut all: Vec<_> = self.by_key.borrow().values().cloned().collect();
         all.sort_by_key(|session| session.id);
         all
     }
 
-    /// What the resource is now, as its origin says within the last moments.
+    /// The current head of a resource, according to its origin within the last [`DESCRIPTION_TTL`].
     pub(super) async fn head(
         &self,
         session: &Session,
@@ -281,7 +286,7 @@ impl Sessions {
         }
     }
 
-    /// Opens the bytes that a player wants. `holds` tells whether its condition (If-Range) holds for a validator.
+    /// Opens the bytes that a player requests. `holds` evaluates the player's condition (If-Range) for a validator.
     pub(super) async fn open(
         &self,
         session: &Rc<Session>,
@@ -291,8 +296,10 @@ impl Sessions {
         if let Some(timeout) = self.prefetcher.blocking_timeout(session) {
             return self.open_blocking(session, requested, timeout).await;
         }
+        // The second attempt follows if the remembered resource turns out to have changed.
         for last_try in [false, true] {
             let resource = session.resource.borrow().clone();
+            // A request for the whole resource needs no probe: its own response describes the resource.
             let from_zero =
                 matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None)) && holds(None);
             let probed = match resource {
@@ -327,7 +334,8 @@ impl Sessions {
         Err(RequestError::BadGateway("the resource changes again and again".to_owned()))
     }
 
-    /// The first transfer of a resource: from zero to the end, and its first answer tells what it is.
+    /// Starts the first transfer of a resource: it reads from the beginning to the end, and its first response
+    /// identifies the resource.
     async fn open_first(
         &self,
         session: &Rc<Session>,
@@ -341,7 +349,7 @@ impl Sessions {
         let Some(StreamIdentity { total, validator }) = identity.filter(|_| !play.has_failed_without_data()) else {
             return Err(error_of(play.transfer.outcome.take()));
         };
-        // An empty resource is known by a 416, which describes nothing.
+        // The length of an empty resource is known from a 416, which carries no metadata.
         let source = play.transfer.description.borrow().clone();
         let (described, (url, right)) = source.map_or_else(
             || (ResponseMeta::default(), (session.url.clone(), session.right)),
@@ -359,7 +367,7 @@ impl Sessions {
         session.set_status(if ranges {
             "ranges over all links"
         } else {
-            "one answer over one link: no provable ranges"
+            "one response over one link: no provable ranges"
         });
         let range =
             total.filter(|total| ranges && requested != RequestedRange::Full && *total > 0).map(|total| 0..total);
@@ -369,7 +377,7 @@ impl Sessions {
         ))
     }
 
-    /// A transfer of a resource that is known.
+    /// Starts a transfer of a resource that is already known.
     async fn open_known(
         &self,
         session: &Rc<Session>,
@@ -387,13 +395,13 @@ impl Sessions {
         if !range.is_empty() {
             tokio::select! {
                 _ = play.wait_for_identity() => {}
-                // What the origin says to it is asked in the look that follows.
+                // The probe that follows determines the error status of the origin.
                 () = play.wait_until_all_links_down() => return Err(StaleResource(None)),
                 () = sleep(FIRST_BYTE_TIMEOUT) => return Err(StaleResource(Some(RequestError::Timeout(NO_FIRST_BYTE.to_owned())))),
             }
             if play.has_failed_without_data() {
                 return Err(match play.transfer.outcome.take() {
-                    // Another file, or the place that a redirect led to is closed by now.
+                    // The resource has changed, or the URL that a redirect led to is no longer valid.
                     Some(Err(DownloadError::Store(StoreError::ChangedAfterDelivery { .. }))) => StaleResource(None),
                     Some(Err(DownloadError::Failed { .. })) if resource.url != session.url => StaleResource(None),
                     outcome => StaleResource(Some(error_of(outcome))),
@@ -407,7 +415,7 @@ impl Sessions {
         Ok((head, ResponseBody::Stream(Box::new(play))))
     }
 
-    /// One range as the origin answers it.
+    /// Passes on one range as the origin server delivers it.
     async fn open_unverified(
         &self,
         session: &Session,
@@ -415,12 +423,12 @@ impl Sessions {
         probed: &ResponseHead,
     ) -> Result<(ResponseHead, ResponseBody), RequestError> {
         let single = self.request_single(session, ask_for(requested, probed.total)).await?;
-        session.set_status("one answer over one link: no strong validator");
+        session.set_status("one response over one link: no strong validator");
         passthrough(single)
     }
 
-    /// A part of a segment that does not exist yet: the server holds its answer back until it does, at most for so long. That
-    /// is no silence of the link, so no other link is asked meanwhile.
+    /// Requests a part that does not exist yet: the server delays its response until the part exists, for at most
+    /// `timeout`. This delay is no stall of the link, so no other link is tried meanwhile.
     async fn open_blocking(
         &self,
         session: &Session,
@@ -430,11 +438,11 @@ impl Sessions {
         let links = self.links_beside_playback(session)?;
         let request =
             SingleLinkRequest { timeout: timeout, ..session.single_link_request(ask_for(requested, None)) };
-        session.set_status("one answer over one link: the server holds it back until there is something to send");
+        session.set_status("one response over one link: the server delays it until the part exists");
         passthrough(SingleLinkResponse::request(&self.network, &links, &request).await?)
     }
 
-    /// Asks for the first byte, to learn what the resource is.
+    /// Requests the first byte, to learn what the resource is.
     async fn probe_resource(&self, session: &Session) -> Result<ResourceProbe, RequestError> {
         let mut response = self.request_single(session, RequestRange::Bounded(ByteRange::new(0, 1))).await?;
         let described = response.described.clone();
@@ -461,7 +469,7 @@ impl Sessions {
                 ResourceProbe::Ranges(resource)
             }
             (206, total, _) => ResourceProbe::WeakRanges(head(total, true)),
-            // No first byte: an empty resource.
+            // An empty resource has no first byte.
             (416, total, _) => ResourceProbe::NoRanges(head(total.or(Some(DataSize::ZERO)), false)),
             (200, _, _) => ResourceProbe::NoRanges(head(response.head.length, false)),
             (status, ..) => return Err(RequestError::Status(status)),
@@ -470,7 +478,7 @@ impl Sessions {
         Ok(probe)
     }
 
-    /// One question over the link that suits the host.
+    /// Sends one request over the link that suits the host.
     async fn request_single(
         &self,
         session: &Session,
@@ -480,7 +488,7 @@ impl Sessions {
         Ok(SingleLinkResponse::request(&self.network, &links, &session.single_link_request(ask)).await?)
     }
 
-    /// The interfaces for a question beside what a player plays: those last that rest.
+    /// The interfaces for a single request during playback: links on standby come last, so that their radios stay idle.
     pub(super) fn links_beside_playback(&self, session: &Session) -> Result<Vec<Option<Interface>>, RequestError> {
         let mut links = self.ranked_links(&session.url)?;
         let is_standby_link = |link: &Option<Interface>| {
@@ -512,7 +520,7 @@ impl Sessions {
         ranked.iter().filter_map(interface).collect()
     }
 
-    /// Time since the start.
+    /// Time since the proxy started.
     pub(super) fn now(&self) -> marline_core::units::Instant {
         marline_core::units::Instant::ZERO + self.started.elapsed()
     }
@@ -525,7 +533,7 @@ impl Sessions {
         range: Range<u64>,
     ) -> Result<RangeDownload, RequestError> {
         let link_order = self.ranked_links(&url)?.into_iter().flatten().map(|interface| interface.name).collect();
-        // A login is for the host that the player named; a redirect has its own.
+        // The login is valid for the host that the player named; the URL of a redirect has its own.
         let user = session.login.clone().filter(|_| url.origin() == session.url.origin());
         let end = known.as_ref().map(|_| range.end);
         let (from, window) = (range.start, DataSize::ZERO);
@@ -554,13 +562,15 @@ impl Sessions {
         })
     }
 
-    /// Starts the work of a feed.
+    /// Starts a download: grants its window, registers the response in the session, and runs the transfer in a task.
     fn start_stream(
         &self,
         session: &Rc<Session>,
         mut feed: RangeDownload,
         range: Range<u64>,
     ) -> Result<StreamBody, RequestError> {
+        // The grant treats bytes that this session may not use as already granted, which limits the window to
+        // `max_window`.
         let unused_window = self.buffer_budget.max_window() - session.max_window.get();
         let held = DataSize::from_bytes(session.granted_bytes.get()).max(unused_window);
         let grant = self.grant_window(session, held)?;
@@ -589,6 +599,7 @@ impl Sessions {
             *outcome_slot.borrow_mut() = Some(result);
             observer.on_transfer_ended();
         });
+        // The window owns the transfer: revoking or dropping it aborts the task.
         let window_handle =
             self.windows.add_granted(session.now(), &session.right, grant, reader, AbortOnDrop(task));
         let transfer_state = TransferState { description: learnt, outcome, all_links_down: hopeless };
@@ -602,7 +613,7 @@ impl Sessions {
         ))
     }
 
-    /// A window for one more answer; where none is left, that of a client which has many.
+    /// Grants a window for another response. If none is left, revokes one of the client that has the most.
     fn grant_window(&self, session: &Session, held: DataSize) -> Result<WindowGrant, RequestError> {
         let client = Client::of_right(&session.right);
         let grant = self.buffer_budget.grant(client, held);
@@ -614,7 +625,7 @@ impl Sessions {
     }
 }
 
-/// What is asked for the bytes that a player wants, of so many if that is known.
+/// The upstream request for the range that a player wants. `total` is the size of the resource, if known.
 fn ask_for(requested: RequestedRange, total: Option<u64>) -> RequestRange {
     match (requested, total) {
         (RequestedRange::Full, _) => RequestRange::Full,
@@ -625,7 +636,7 @@ fn ask_for(requested: RequestedRange, total: Option<u64>) -> RequestRange {
     }
 }
 
-/// An answer that is passed on as it comes.
+/// The head and body of an upstream response that is passed on unchanged.
 fn passthrough(response: SingleLinkResponse) -> Result<(ResponseHead, ResponseBody), RequestError> {
     let range = response.head.range.and_then(|range| range.range).map(|span| span.start..span.end);
     let total = response.head.range.and_then(|range| range.total).or(response.head.length);
@@ -641,7 +652,7 @@ fn passthrough(response: SingleLinkResponse) -> Result<(ResponseHead, ResponseBo
     Ok((head, ResponseBody::SingleLink(Box::new(response))))
 }
 
-/// The resource is another one now, or cannot be had for this reason.
+/// The remembered resource has changed (`None`), or cannot be fetched for this reason.
 struct StaleResource(Option<RequestError>);
 
 impl Resource {
@@ -694,7 +705,7 @@ impl Session {
         }
     }
 
-    /// The bytes from an offset on are a segment of what its player plays.
+    /// Registers the bytes from an offset on as a segment of a playback.
     pub(super) fn set_segment(&self, from: u64, playback: &Rc<PlaylistPlayback>, segment: Rc<TrackSegment>) {
         let mut parts = self.segments.borrow_mut();
         parts.insert(from, (Rc::clone(playback), segment));
@@ -708,7 +719,7 @@ impl Session {
         self.segments.borrow().get(&from).cloned()
     }
 
-    /// What an answer from an offset on may expect of links.
+    /// The link estimates with which a response at an offset begins. After a seek no link starts on standby.
     fn estimates_for(&self, from: u64) -> Vec<(String, Bitrate, bool)> {
         let mut expected = self.link_estimates.borrow().clone();
         if !self.is_continuing_at(from) {
@@ -717,7 +728,7 @@ impl Session {
         expected
     }
 
-    /// A question to the origin, with what the player says of itself and the login of its URL.
+    /// A request to the origin server, with the player's header fields and the login of its URL.
     pub(super) fn single_link_request(&self, ask: RequestRange) -> SingleLinkRequest {
         let login = self.login.as_ref().and_then(|(user, password)| {
             let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
@@ -737,14 +748,14 @@ impl Session {
         }
     }
 
-    /// Another part of what is played, as the player will ask for it.
+    /// The address of another part of the same media, as the player will request it.
     pub(super) fn sibling(&self, url: Url) -> MediaUrl {
-        // A login is for the host that the player named.
+        // The login is valid for the host that the player named.
         let user = self.login.clone().filter(|_| url.origin() == self.url.origin());
         MediaUrl { url, login: user }
     }
 
-    /// A URL with the player's login, if it is of the host that this is for.
+    /// Adds the player's login to a URL of the host for which the login is valid.
     pub(super) fn url_with_login(&self, mut url: Url) -> Url {
         if let Some((user, password)) = self.login.as_ref().filter(|_| url.origin() == self.url.origin()) {
             // Both fail only for URLs without a host.
@@ -754,8 +765,8 @@ impl Session {
         url
     }
 
-    /// Whether all that was asked for has come, or will within this time, and nobody went away from it. The last eighth at most is taken to be on its
-    /// way: a rate that was just begun to be known may be many times too high.
+    /// Whether everything that was requested has arrived, or will within this time, and no response was abandoned. At
+    /// most the last eighth is counted as arriving: a rate that has just been measured may be many times too high.
     pub(super) fn is_almost_complete(&self, within: Duration) -> bool {
         let total = self.total_and_validator().map_or(u64::MAX, |(total, _)| total);
         let rate = self.progress.borrow().as_ref().map_or(0.0, |progress| progress.rate);
@@ -769,18 +780,18 @@ impl Session {
         !self.is_opening.get() && !was_abandoned && self.buffers().iter().all(is_almost_complete)
     }
 
-    /// Bytes that wait for the player, in order or not.
+    /// Bytes buffered for the player, in order or not.
     pub(super) fn buffered_bytes(&self) -> u64 {
         self.buffers().iter().map(|(_, _, in_order, out_of_order)| in_order + out_of_order).sum()
     }
 
-    /// How many answers are under way.
+    /// The number of responses in progress.
     pub(super) fn active_count(&self) -> usize {
         self.active_responses.borrow().len()
     }
 
-    /// The answers under way: what each is of, how far the player has taken it, and how many bytes wait in order and
-    /// beyond a gap.
+    /// The buffers of the responses in progress: byte range, how far the player has read, and how many bytes are
+    /// buffered in order and beyond a gap.
     pub(super) fn buffers(&self) -> Vec<(Range<u64>, u64, u64, u64)> {
         let plays = self.active_responses.borrow();
         let buffered = |(range, reader): &ActiveResponse| {
@@ -790,7 +801,7 @@ impl Session {
         plays.values().filter_map(buffered).collect()
     }
 
-    /// An answer is over.
+    /// Forgets a response that has ended, and releases its window.
     pub(super) fn on_response_ended(&self, id: u64, window: DataSize) {
         self.active_responses.borrow_mut().remove(&id);
         self.granted_bytes.set(self.granted_bytes.get().saturating_sub(window.bytes()));
@@ -801,12 +812,12 @@ impl Session {
         }
     }
 
-    /// The size of a resource whose ranges fit together.
+    /// The size of a resource whose ranges provably belong together.
     pub(super) fn total(&self) -> Option<DataSize> {
         self.resource.borrow().as_ref().map(|resource| resource.known.total)
     }
 
-    /// The size and the validator, as far as they are known.
+    /// The size and the validator, if known.
     pub(super) fn total_and_validator(&self) -> Option<(u64, String)> {
         let resource = self.resource.borrow();
         resource.as_ref().map(|r| (r.known.total.bytes(), r.known.validator.if_range_value().to_owned()))
@@ -817,7 +828,7 @@ impl Session {
     }
 }
 
-/// Waits until a play has something to tell.
+/// Waits for the first byte or the end of a transfer.
 pub(super) async fn wait_for_identity(reader: &Reader) -> Option<StreamIdentity> {
     poll_fn(|cx| reader.poll_identity(cx)).await
 }
@@ -832,7 +843,7 @@ impl From<ConnError> for RequestError {
     }
 }
 
-/// What a transfer that brought nothing tells the player.
+/// The error that the player gets for a transfer that delivered nothing.
 fn error_of(outcome: Option<Result<(), DownloadError>>) -> RequestError {
     match outcome {
         Some(Err(DownloadError::Failed { failure: Failure::BadStatus { status }, .. })) => {
@@ -851,17 +862,18 @@ fn error_of(outcome: Option<Result<(), DownloadError>>) -> RequestError {
         }
         Some(Err(DownloadError::Links(error))) => RequestError::NoLink(error.to_string()),
         Some(Err(error)) => RequestError::BadGateway(error.to_string()),
-        Some(Ok(())) | None => RequestError::BadGateway("the transfer ended without a word".to_owned()),
+        Some(Ok(())) | None => {
+            RequestError::BadGateway("the transfer ended without an error and without data".to_owned())
+        }
     }
 }
 
-/// How long what was learnt of a resource is kept without a player. chosen: a pause in which a player lets its
-/// connection go.
+/// How long a session is kept after its last response. chosen: covers a pause in which a player closes its connection.
 const SESSION_TTL: Duration = Duration::from_secs(300);
-const NO_FIRST_BYTE: &str = "not one byte of it has come in a minute";
-/// chosen: the segments of an hour, each a URL; those that play are never dropped.
+const NO_FIRST_BYTE: &str = "the origin server accepted the request and sent no byte within a minute";
+/// chosen: the segments of one hour, each with a URL of its own. Sessions with active responses are never dropped.
 const MAX_SESSIONS: usize = 1000;
-/// chosen: as a player's window, and a good many behind it.
+/// chosen: about a player's buffer, and many segments before it.
 const MAX_SEGMENTS: usize = 100;
-/// How long a resource's description answers conditions without another question.
+/// How long a probed description answers conditional requests without another probe.
 const DESCRIPTION_TTL: Duration = Duration::from_secs(1);

@@ -1,9 +1,11 @@
-//! Between a session's player and the stream that fills its window: each hears of the other.
+//! Connects the transfer of a response with its player: passes playback state to the stream, and the stream's decisions
+//! to the session.
 //!
-//! In: how a transfer goes, what its stream decides. Out: what the stream should know of the player; the session's
-//! status; events; what every link has carried.
+//! The observer of each transfer updates the session's status, publishes events, and accounts received bytes for each
+//! link (energy, traffic, rates).
 //!
-//! Of several answers of one session the newest speaks for the player: players open one where they read on.
+//! If one session has several responses, the newest represents the player: a player opens a new one where it continues
+//! to read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,37 +27,37 @@ use super::session::{PlaylistSegment, Session, Sessions};
 use super::startup_gate::StartDecision;
 use super::track_playback::TrackSegment;
 
-/// What the stream of the present answer has decided.
+/// Decisions of the stream that serves the current response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamDecisions {
-    /// Links that rest.
+    /// Links on standby.
     pub(super) standby_links: Vec<String>,
-    /// The last change.
+    /// The reason of the last change.
     pub(super) last_reason: Option<&'static str>,
-    /// How often a lagging link was relieved.
+    /// How often a lagging link was relieved of its ranges.
     pub(super) recoveries: u32,
-    /// The player is held back from its first picture.
+    /// Set while the start of playback is being delayed.
     pub(super) startup_wait: Option<StartDecision>,
 }
 
-/// A wait that is shorter is told nobody.
+/// Shorter startup delays are not reported.
 const MIN_REPORTED_WAIT: Duration = Duration::from_secs(1);
 
-/// Hears how a transfer goes.
+/// Observes one transfer of a session.
 pub(super) struct SessionObserver {
     id: u64,
-    /// It is a segment of what a player plays.
+    /// The segment that is transferred, if it belongs to a playlist's playback.
     segment: Option<PlaylistSegment>,
-    /// Links on which something is under way for it.
+    /// Links with an outstanding request of this transfer.
     busy_links: BTreeSet<String>,
-    /// How many bytes may wait for the player.
+    /// How many bytes may be buffered for the player.
     window: DataSize,
     session: Rc<Session>,
     energy_meter: Rc<RefCell<EnergyMeter>>,
     network: Rc<ClientContext>,
-    /// What is counted already of each link.
+    /// Bytes of each link that are already accounted.
     counted_bytes: BTreeMap<String, u64>,
-    /// No link brings anything, and none is expected to soon.
+    /// Shared with the response: every link has failed, and none is expected back soon.
     all_links_down: Rc<Cell<bool>>,
     events: Rc<Events>,
     link_selector: Rc<RefCell<LinkSelector>>,
@@ -87,7 +89,7 @@ impl SessionObserver {
 }
 
 impl SessionObserver {
-    /// Whether the player goes on waiting for its first picture.
+    /// Evaluates whether the player must wait longer for its first picture, and publishes changes.
     fn update_startup_gate(&self, stream: &Stream) {
         let Some(decision) = self.session.startup_decision(self.id, stream.rate_forecast(), self.window) else {
             return;
@@ -107,7 +109,7 @@ impl SessionObserver {
         self.session.set_status(&text);
     }
 
-    /// How much of a segment is here; where it begins.
+    /// Samples how much of a segment is buffered. Returns the offset at which the response begins.
     fn sample_segment(&self, part: &TrackSegment) -> Option<u64> {
         let plays = self.session.active_responses.borrow();
         let (range, reader) = plays.get(&self.id)?;
@@ -116,7 +118,7 @@ impl SessionObserver {
         Some(range.start)
     }
 
-    /// Everything has come, or nothing more will: whoever is held back looks again.
+    /// Wakes a delayed response: all data has arrived, or no more will.
     pub(super) fn on_transfer_ended(&self) {
         if let Some((_, segment)) = &self.segment {
             self.sample_segment(segment);
@@ -237,16 +239,16 @@ impl StreamObserver for SessionObserver {
 
 fn mode_reason_text(reason: ModeReason) -> &'static str {
     match reason {
-        ModeReason::Buffering => "the player waits",
-        ModeReason::SingleLinkTooSlow => "no link alone would be in time",
-        ModeReason::Cheapest => "the others suffice, for less",
-        ModeReason::BufferLow => "the buffer runs low",
-        ModeReason::LinkLost => "the only link in use does not work",
+        ModeReason::Buffering => "the player is buffering",
+        ModeReason::SingleLinkTooSlow => "no single link would deliver in time",
+        ModeReason::Cheapest => "the other links suffice at lower cost",
+        ModeReason::BufferLow => "the buffer is running low",
+        ModeReason::LinkLost => "the only link in use has failed",
     }
 }
 
 impl Session {
-    /// The player takes these bytes.
+    /// Accounts bytes that the player reads, and probes the head of a video whose container is not recognized.
     pub(super) fn on_bytes_read(self: &Rc<Self>, at: u64, bytes: &[u8]) {
         let mut estimator = self.player_estimator.borrow_mut();
         estimator.on_bytes_read(self.now(), at, bytes);
@@ -260,21 +262,21 @@ impl Session {
         });
     }
 
-    /// Whether bytes from here on are for a player that plays and goes on, so that links may go on resting.
+    /// Whether bytes from this offset on continue the current playback, so that links may stay on standby.
     pub(super) fn is_continuing_at(&self, from: u64) -> bool {
         self.player_estimator.borrow().is_continuing_at(from)
     }
 
-    /// What is known of the player and of what it plays.
+    /// What is known of the player and of the video that it plays.
     pub(super) fn player_status(&self) -> Option<PlayerStatus> {
         self.sample_player(None);
         self.player_estimator.borrow().status()
     }
 
-    /// Looks at how the player gets on with its newest answer; with `of`, only if that is the newest. Tells whether it
-    /// did.
+    /// Updates the player estimator from the newest response. With `only_id`, does so only if that response is the
+    /// newest. Returns whether it did.
     fn sample_player(&self, only_id: Option<u64>) -> bool {
-        // Of one of several segments nobody knows what the player has of the others.
+        // A session that is one of several segments does not show how much the player has of the others.
         if self.max_window.get() != DataSize::MAX {
             return false;
         }
@@ -289,7 +291,7 @@ impl Session {
         true
     }
 
-    /// Time since the proxy's start.
+    /// Time since the proxy started.
     pub(super) fn now(&self) -> Instant {
         Instant::ZERO + self.proxy_start.elapsed()
     }

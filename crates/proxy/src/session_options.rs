@@ -1,4 +1,4 @@
-//! How sessions play: what every stream of a proxy has in common.
+//! Options of sessions: what every stream of a proxy has in common, derived from the proxy's [`Options`].
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use marline_core::units::Power;
 
 use super::{Options, OriginHeaders, SpreadMode, StartMode};
 
-/// See the [module](self).
+/// The part of [`Options`] that sessions need; see the [module documentation](self).
 #[derive(Clone, Debug)]
 pub(super) struct SessionOptions {
-    /// What each stream begins with.
+    /// The configuration with which each stream begins.
     pub(super) stream: Config,
-    /// The device whose joules are told; none: none are.
+    /// The device whose energy is reported; `None`: no energy is reported.
     pub(super) energy_model: Option<Model>,
-    /// Whether the start is held back; only our own policy does that.
+    /// Whether the start of playback may be delayed. Only marline's own policy does that.
     pub(super) start_mode: StartMode,
-    /// Whether a client's connections to one host are spread over the links.
+    /// Whether the connections of one client to one host are spread over the links.
     pub(super) spread_mode: SpreadMode,
-    /// How long nothing may move in a tunnel.
+    /// A tunnel without any traffic is closed after this time.
     pub(super) idle_timeout: Duration,
     /// Header fields for one origin.
     pub(super) origin_headers: Option<OriginHeaders>,
-    /// What bytes cost, by interface.
+    /// Price of received data by interface name, in millionths of the currency for 10^9 bytes.
     pub(super) prices: Vec<(String, u64)>,
-    /// The folder of logs.
+    /// The folder for decision logs.
     pub(super) trace_dir: Option<PathBuf>,
 }
 
@@ -36,9 +36,9 @@ impl SessionOptions {
         let mut stream = Config { policy: options.policy, objective: options.objective, ..Config::default() };
         stream.fetch.metered = options.metered;
         stream.greenbag = options.greenbag;
-        // A real player starts when it likes: it is held elsewhere (`startup_gate`), before its first picture.
+        // A real player decides itself when to start. `startup_gate` delays it before its first picture instead.
         stream.may_delay_start = false;
-        // Without a model no radio costs anything, and none rests.
+        // Without a model no radio costs energy, so no link is put on standby.
         let no_energy_model = || {
             let radios: [(LinkKind, _); 0] = [];
             Model::new("none", radios.into(), Default::default(), Power::ZERO)
@@ -57,7 +57,7 @@ impl SessionOptions {
             trace_dir: options.trace_dir.clone(),
         }
     }
-    /// The first number for an answer that no log of an earlier run has: those are kept.
+    /// The first response number above those of existing logs, which are never overwritten.
     pub(super) fn first_log_number(&self) -> u64 {
         let log_files = self.trace_dir.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
         let number = |name: &str| name.strip_suffix(".ndjson")?.parse::<u64>().ok();

@@ -1,11 +1,11 @@
-//! What a body is by its first bytes: a playlist of HLS, a manifest of DASH, or anything else.
+//! Classifies a body by its first bytes: an HLS playlist, a DASH manifest, or anything else.
 //!
-//! Servers give playlists any type and any name. RFC 8216 section 4 has `#EXTM3U` as the very first line, and a manifest has
-//! an outermost element called MPD. Bodies that are neither show it with their first byte, nearly always.
+//! Servers use any media type and name for playlists. RFC 8216 section 4 requires `#EXTM3U` as the very first line, and
+//! a manifest has the root element MPD. Nearly all other bodies differ in their first byte.
 
 use super::playlist_handler::PlaylistFormat;
 
-/// What the first bytes say.
+/// The class of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Signature {
     Playlist(PlaylistFormat),
@@ -14,9 +14,10 @@ pub(super) enum Signature {
     NeedMore,
 }
 
-/// Looks at the first bytes of a body.
+/// Classifies a body by its first bytes.
 pub(super) fn sniff_bytes(prefix: &[u8]) -> Signature {
-    // XML parsers recognize these without a byte order mark (XML 1.0 appendix F). They are refused when they are read.
+    // XML parsers recognize these encodings without a byte order mark (XML 1.0 appendix F). The text is refused when it
+    // is parsed.
     if UNSUPPORTED_ENCODINGS.iter().any(|signature| prefix.starts_with(signature)) {
         return Signature::Playlist(PlaylistFormat::Dash);
     }
@@ -29,7 +30,7 @@ pub(super) fn sniff_bytes(prefix: &[u8]) -> Signature {
         [0xfe, 0xff, ..] => u16::from_be_bytes,
         _ => return sniff_utf8(prefix),
     };
-    // UTF-16; all that matters is in ASCII.
+    // UTF-16. Only ASCII characters matter here.
     let units = prefix.get(2..2 * MAX_SNIFFED + 2).or(prefix.get(2..)).unwrap_or_default().chunks_exact(2);
     let unit = |pair: &[u8]| pair.try_into().map_or(0, decode);
     let bytes: Vec<u8> = units.map(|pair| u8::try_from(unit(pair)).unwrap_or(b'?')).collect();
@@ -43,7 +44,7 @@ fn sniff_utf8(prefix: &[u8]) -> Signature {
         return Signature::NeedMore;
     }
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes).trim_ascii_start();
-    // Nothing else has so much before its outermost element, and a player may read on.
+    // No other file has so much before its root element, and a player may continue to read.
     let undecided = if may_need_more { Signature::NeedMore } else { Signature::Playlist(PlaylistFormat::Dash) };
     match bytes {
         [] => undecided,
@@ -68,7 +69,7 @@ fn sniff_utf8(prefix: &[u8]) -> Signature {
     }
 }
 
-/// Whether these are the first bytes of sound, pictures or video in one of the usual formats. They need [`MEDIUM`] bytes.
+/// Whether these are the first [`MEDIA_MAGIC_LEN`] bytes of audio, images or video in a common format.
 pub(super) fn is_media(prefix: &[u8]) -> bool {
     const MAGICS: [&[u8]; 12] = [
         b"\x1a\x45\xdf\xa3",
@@ -87,9 +88,9 @@ pub(super) fn is_media(prefix: &[u8]) -> bool {
     const BOXES: [&[u8]; 11] =
         [b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"mdat", b"free", b"skip", b"wide", b"emsg", b"prft"];
     let is_mpeg = match prefix {
-        // Audio begins with eleven ones.
+        // MPEG audio begins with eleven one bits.
         [0xff, next, ..] => (0xe0..0xfe).contains(next),
-        // A packet of a transport stream without an error.
+        // A packet of a transport stream without the error bit.
         [0x47, next, ..] => next & 0xa0 == 0,
         _ => false,
     };
@@ -97,12 +98,12 @@ pub(super) fn is_media(prefix: &[u8]) -> bool {
     is_mpeg || MAGICS.iter().any(|magic| prefix.starts_with(magic)) || BOXES.contains(&box_type)
 }
 
-/// Whether bytes begin with others, whatever their case.
+/// Whether bytes begin with a prefix, ignoring case.
 fn starts_with_ignore_case(bytes: &[u8], prefix: &[u8]) -> bool {
     bytes.get(..prefix.len()).is_some_and(|bytes| bytes.eq_ignore_ascii_case(prefix))
 }
 
-/// The name of the outermost element; none: it does not stand in these bytes.
+/// The name of the root element; `None`: these bytes do not contain it.
 fn root_element(mut bytes: &[u8]) -> Option<&[u8]> {
     loop {
         bytes = bytes.trim_ascii_start();
@@ -127,7 +128,8 @@ fn root_element(mut bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// What follows a document type declaration, whose internal subset has declarations of its own; none: it does not end.
+/// The bytes after a document type declaration, whose internal subset contains declarations of its own; `None`: it does
+/// not end.
 fn after_doctype(bytes: &[u8]) -> Option<&[u8]> {
     let (mut position, mut is_in_subset) = (2, false);
     loop {
@@ -151,13 +153,13 @@ fn after_doctype(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// So many bytes are looked at. chosen: many times the comment of a packager.
+/// The maximum number of bytes that are examined. chosen: many times the comment of a packager.
 pub(super) const MAX_SNIFFED: usize = 64 * 1024;
-/// What a medium needs to be known.
+/// The number of bytes that identify media.
 pub(super) const MEDIA_MAGIC_LEN: usize = 8;
 const HLS_HEADER: &[u8] = b"#EXTM3U";
 pub(super) const BOM: &[u8] = b"\xef\xbb\xbf";
-/// A manifest, and the parts of it that it may have in documents of their own (`xlink:href`).
+/// A manifest, and the fragments that may be documents of their own (`xlink:href`).
 const DASH_ROOTS: [&[u8]; 3] = [b"MPD", b"Period", b"AdaptationSet"];
 /// ASX, SMIL, XSPF, and the playlist of the Windows Media Player.
 const OTHER_ROOTS: [&[u8]; 4] = [b"asx", b"smil", b"playlist", b"wpl"];
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_known_by_their_first_bytes_and_other_bodies_by_their_first_byte() {
+    fn playlists_are_detected_by_their_first_bytes_and_other_bodies_by_one() {
         let playlist = Signature::Playlist(PlaylistFormat::Hls);
         let manifest = Signature::Playlist(PlaylistFormat::Dash);
         for (text, is) in [
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn no_first_bytes_of_a_list_are_taken_for_something_else() {
+    fn no_prefix_of_a_playlist_is_taken_for_another_file() {
         let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_be_bytes).collect::<Vec<u8>>();
         for list in [
             b"#EXTM3U\n".to_vec(),
@@ -246,14 +248,14 @@ mod tests {
         for medium in [&b"\0\0\0\x18ftypmp42"[..], b"\x47\x40\0\x10", b"\xff\xfb\x90\0", b"ID3\x04", b"OggS\0"] {
             assert!(sniff_bytes(medium) == Signature::NotAPlaylist && is_media(medium), "{medium:?}");
         }
-        // Beginnings of codings that are not known: zstd, xz, bzip2, compress, LZMA.
+        // Beginnings of unknown codings: zstd, xz, bzip2, compress, LZMA.
         for coded in [&b"\x28\xb5\x2f\xfd"[..], b"\xfd7zXZ", b"BZh9", b"\x1f\x9d\x90", b"\x5d\0\0"] {
             assert!(!is_media(coded), "{coded:?}");
         }
     }
 
     #[test]
-    fn a_long_beginning_hides_no_manifest() {
+    fn a_manifest_is_detected_after_a_long_beginning() {
         let comment = format!("<!--{}-->", "x".repeat(5000));
         let doctype = format!("<!DOCTYPE MPD [{}]>", " ".repeat(5000));
         for before in [&comment, &doctype, &" ".repeat(5000), &format!("<?xml version='1.0'?>{comment}{doctype}")] {
@@ -261,7 +263,7 @@ mod tests {
             assert_eq!(sniff_bytes(before.as_bytes()), Signature::NeedMore);
             assert_eq!(sniff_bytes(format!("{before}<svg>").as_bytes()), Signature::NotAPlaylist);
         }
-        // What is longer than any beginning is read as a manifest.
+        // An endless beginning is parsed as a manifest.
         for text in [
             " ".repeat(MAX_SNIFFED),
             format!("<!--{}", "-".repeat(MAX_SNIFFED)),

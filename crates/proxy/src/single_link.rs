@@ -1,13 +1,13 @@
-//! One answer over one link: to learn what a resource is, and to pass on what cannot be put together from parts.
+//! Fetches one response over one link: to learn what a resource is, and to pass on resources that cannot be assembled
+//! from ranges.
 //!
-//! In: a URL, the bytes to ask for, the links in the order in which to try them. Out: the head, and the body piece by
-//! piece.
+//! The links are tried in the given order. The result is the response head; the body follows in chunks.
 //!
-//! 1. A link that cannot connect, or breaks before the head, is followed by the next one; an answer is an answer. Once the request
-//!    has left, it is the server that is waited for, for [`FIRST_BYTE`].
-//! 2. Redirects are followed as a download follows them: at most ten, never from https to http, and no further into local networks
-//!    than the server that redirects is ([`Right`]).
-//! 3. A connection whose answer is complete stays with the network for whoever asks next.
+//! 1. If a link cannot connect, or fails before the head, the next one is tried. Any HTTP response counts as success.
+//!    Once the request has been sent, the server has [`FIRST_BYTE_TIMEOUT`] to respond.
+//! 2. Redirects are followed as in a download: at most ten, never from https to http, and no further into local
+//!    networks than the redirecting server is ([`EgressPolicy`]).
+//! 3. A connection whose response is complete is kept for the next request.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -29,7 +29,7 @@ use url::Url;
 
 use super::upstream_headers::UpstreamHeaders;
 
-/// An answer whose head has come.
+/// A response whose head has arrived.
 pub(super) struct SingleLinkResponse {
     network: Rc<ClientContext>,
     interface: Option<Interface>,
@@ -37,19 +37,19 @@ pub(super) struct SingleLinkResponse {
     scratch: Vec<u8>,
     pub(super) head: ResponseHead,
     pub(super) described: ResponseMeta,
-    /// Where it came from, behind all redirects.
+    /// The URL after all redirects.
     pub(super) url: Url,
-    /// What this URL may be connected to.
+    /// The destinations to which this URL may connect.
     pub(super) right: EgressPolicy,
-    /// The server that answers.
+    /// The address of the responding server.
     server: IpAddr,
-    /// Bytes of the body that were looked at, and not taken yet.
+    /// Bytes of the body that were peeked at and not delivered yet.
     peeked: Bytes,
-    /// Why no more come; it is reported behind the first bytes.
+    /// Why the body ended early. It is reported after the bytes that arrived before.
     error: Option<ConnError>,
 }
 
-/// How looking at the first bytes of a body has ended.
+/// How peeking at the first bytes of a body ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PeekOutcome {
     Enough,
@@ -58,28 +58,29 @@ pub(super) enum PeekOutcome {
     Failed,
 }
 
-/// What is asked.
+/// The request to send.
 #[derive(Clone)]
 pub(super) struct SingleLinkRequest {
     pub(super) url: Url,
     pub(super) headers: UpstreamHeaders,
-    /// A value for Authorization; it goes to the first host only.
+    /// Value of Authorization, sent to the first origin only.
     pub(super) authorization: Option<HeaderValue>,
     pub(super) ask: RequestRange,
-    /// What the URL may lead to.
+    /// The destinations to which the URL may lead.
     pub(super) right: EgressPolicy,
-    /// How long each link has until the request has left or the head has come, names and handshakes included.
+    /// How long each link may take until the head has arrived, including name resolution and handshakes.
     pub(super) timeout: Duration,
-    /// Whether the request has left on a connection: from then on it is the server that waits.
+    /// Whether the request was sent on a connection. From then on the delay is the server's.
     pub(super) is_sent: Rc<Cell<bool>>,
 }
 
 impl SingleLinkResponse {
-    /// Asks over the first link that works; `links` has none for a host on this machine. A link on which the request has left stays
-    /// in use beside the next one: the server may be slow, and another request to it no faster.
+    /// Sends the request over the first link that works. `links` is `[None]` for a host on this machine. A request that
+    /// was already sent stays pending while the next link is tried: the server may be slow, and a second request may
+    /// not be faster.
     ///
     /// # Errors
-    /// The last link's trouble.
+    /// The error of the last link that was tried.
     pub(super) async fn request(
         network: &Rc<ClientContext>,
         links: &[Option<Interface>],
@@ -92,7 +93,7 @@ impl SingleLinkResponse {
         for (n, interface) in links.iter().enumerate() {
             let (network, interface, link_request) = (Rc::clone(network), interface.clone(), request.clone());
             let (sent, timeout) = (Rc::clone(&link_request.is_sent), link_request.timeout);
-            let text = format!("{}: no answer in time", link_request.url.host_str().unwrap_or_default());
+            let text = format!("{}: no response in time", link_request.url.host_str().unwrap_or_default());
             pending
                 .spawn_local(async move { Self::request_over(&network, interface.as_ref(), &link_request).await });
             let is_last = n + 1 == links.len();
@@ -103,11 +104,14 @@ impl SingleLinkResponse {
                     Ok(Some(Ok(Err(error)))) if error.is_refusal() => forbidden = Some(error),
                     Ok(Some(Ok(Err(error)))) => last_error = error,
                     Ok(Some(Err(_)) | None) => {}
+                    // After the last link, a request that was sent has the rest of FIRST_BYTE_TIMEOUT.
                     Err(_) if is_last && sent.get() && deadline < last_deadline => {
                         deadline = last_deadline;
                         continue;
                     }
                     Err(_) => {
+                        // A request that was not sent in time is abandoned. One that was sent stays pending beside the
+                        // next link.
                         last_error = ConnError { kind: ConnErrorKind::TimedOut, text };
                         if !sent.get() {
                             pending = JoinSet::new();
@@ -132,7 +136,7 @@ impl SingleLinkResponse {
         for _ in 0..=MAX_REDIRECTS {
             let (response, location) = match Self::try_once(network, interface, request, (&url, right), false).await
             {
-                // An idle connection may have been closed the moment before: once more, on a new one.
+                // The server may have closed an idle connection just before: try once more on a new one.
                 Err(error) if matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::Reset) => {
                     Self::try_once(network, interface, request, (&url, right), true).await?
                 }
@@ -146,9 +150,10 @@ impl SingleLinkResponse {
                 return Ok(response);
             };
             let protocol_error = |text: String| ConnError { kind: ConnErrorKind::Protocol, text };
-            let next =
-                url.join(&location).map_err(|error| protocol_error(format!("the redirect is no URL: {error}")))?;
-            // Within one host a redirect says nothing new of where it is.
+            let next = url
+                .join(&location)
+                .map_err(|error| protocol_error(format!("the redirect target is not a URL: {error}")))?;
+            // A redirect within one host does not change where the host is located.
             if url.host() != next.host() {
                 right = right.referred_by(response.server);
             }
@@ -162,7 +167,7 @@ impl SingleLinkResponse {
                 }
             }
         }
-        Err(ConnError { kind: ConnErrorKind::Protocol, text: "redirects without end".to_owned() })
+        Err(ConnError { kind: ConnErrorKind::Protocol, text: "too many redirects".to_owned() })
     }
 
     async fn try_once(
@@ -214,20 +219,20 @@ impl SingleLinkResponse {
             }
             Event::Aborted { error: trouble, .. } | Event::Closed { error: trouble } => Err(trouble),
             Event::Data { .. } | Event::End { .. } => {
-                Err(ConnError { kind: ConnErrorKind::Protocol, text: "an answer without a head".to_owned() })
+                Err(ConnError { kind: ConnErrorKind::Protocol, text: "a body without a response head".to_owned() })
             }
         }
     }
 
-    /// What the addresses in its body may lead to.
+    /// The destinations to which URLs in its body may lead.
     pub(super) fn list_right(&self) -> EgressPolicy {
         self.right.referred_by(self.server)
     }
 
-    /// The next piece of the body; none: it is complete.
+    /// The next chunk of the body; `None`: it is complete.
     ///
     /// # Errors
-    /// It broke off.
+    /// The transfer failed.
     pub(super) async fn next_chunk(&mut self) -> Option<Result<Bytes, ConnError>> {
         if !self.peeked.is_empty() {
             return Some(Ok(std::mem::take(&mut self.peeked)));
@@ -238,7 +243,7 @@ impl SingleLinkResponse {
         self.read_chunk().await
     }
 
-    /// Takes bytes in until there are enough of them, or the end; they stay.
+    /// Reads bytes until `is_enough` accepts them or the body ends. They stay part of the body.
     pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> PeekOutcome {
         while !is_enough(&self.peeked) {
             match self.read_chunk().await {
@@ -254,7 +259,7 @@ impl SingleLinkResponse {
         PeekOutcome::Enough
     }
 
-    /// The bytes that have been taken in.
+    /// The bytes that [`peek`](Self::peek) has read.
     pub(super) fn peeked(&self) -> &[u8] {
         &self.peeked
     }
@@ -288,10 +293,10 @@ impl SingleLinkResponse {
         }
     }
 
-    /// Reads a short body to its end, so that the connection can be used again; a long one is dropped with it.
+    /// Reads a short body to its end, so that the connection can be reused. With a long one the connection is closed.
     pub(super) async fn drain(mut self) {
         if self.head.length.is_some_and(|length| length <= MAX_DRAIN) {
-            // Nobody waits for a server that sends a head and keeps its body.
+            // The timeout handles a server that sends a head and withholds the body.
             let _ =
                 tokio::time::timeout(DRAIN_TIMEOUT, async { while let Some(Ok(_)) = self.next_chunk().await {} })
                     .await;
@@ -299,7 +304,7 @@ impl SingleLinkResponse {
     }
 }
 
-/// Bytes with more behind them, in the memory of the first ones if there is room.
+/// Appends bytes, within the memory of the first ones if it has enough capacity.
 pub(super) fn concat(first: Bytes, next: Bytes) -> Bytes {
     if first.is_empty() {
         return next;
@@ -309,7 +314,7 @@ pub(super) fn concat(first: Bytes, next: Bytes) -> Bytes {
     joined_bytes.freeze()
 }
 
-/// Bytes of one turn.
+/// Collects the bytes of one read.
 #[derive(Default)]
 struct ChunkSink(Vec<u8>);
 
@@ -319,14 +324,14 @@ impl Sink for ChunkSink {
     }
 }
 
-/// The one request of a connection at a time.
+/// Each connection carries one request at a time.
 const REQUEST_ID: ReqId = ReqId(u32::MAX);
 const SCRATCH_SIZE: usize = 64 * 1024;
 const MAX_DRAIN: DataSize = DataSize::from_kib(64);
-/// chosen: a round trip of a slow link; a connection costs no more.
+/// chosen: an RTT of a slow link. Opening another connection costs no more.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_REDIRECTS: u32 = 10;
-/// As long as players wait for an answer; an outage of all links is shorter, or worth a message.
+/// As long as players wait for a response. An outage of all links is shorter, or deserves an error.
 pub(super) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
-/// For a request to leave over a link. chosen: three times what a satellite link takes.
+/// Limit for sending a request over a link. chosen: three times what a satellite link takes.
 pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,6 +1,6 @@
-//! SOCKS5 clients of the proxy: a tunnel over one link for each of them.
+//! SOCKS5 clients of the proxy: opens a tunnel over one link for each.
 //!
-//! What they say and what they are answered is read and written by [`marline_net::socks5`], which an edge uses as well.
+//! [`marline_net::socks5`], which the edge uses as well, reads requests and writes replies.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::client_admission::ConnPermit;
 use super::session::Sessions;
 use super::tunnel;
 
-/// Serves one client.
+/// Serves one connection, whose first byte was recognized as SOCKS5.
 pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: EgressPolicy, seat: &ConnPermit) {
     let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, read_request(&mut near)).await else { return };
     seat.on_request();
@@ -24,7 +24,7 @@ pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: E
         Ok((host, port)) => match tunnel::open(sessions, "socks5", (&host, port), right).await {
             Ok(tunnel) => (SUCCEEDED, Some(tunnel)),
             Err(trouble) => {
-                tracing::debug!(host, port, why = %trouble.text, "SOCKS5");
+                tracing::debug!(host, port, why = %trouble.text, "SOCKS5 request failed");
                 (code_of(trouble.kind), None)
             }
         },
@@ -35,7 +35,7 @@ pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: E
     }
 }
 
-/// RFC 1928 §6.
+/// Reply codes of RFC 1928 §6.
 fn code_of(kind: ConnErrorKind) -> u8 {
     match kind {
         ConnErrorKind::Forbidden | ConnErrorKind::OwnListener => NOT_ALLOWED,

@@ -1,20 +1,23 @@
-//! Hold-back: one longer wait at the start, where the links cannot carry a video while it plays.
+//! Startup gate: delays the start of playback once, if the links are too slow for the video, instead of stalling later.
 //!
-//! In: what is known of the video, what has come of it, what the links promise. Out: how far the player is served.
+//! From the video's profile, the bytes that have arrived and the forecast of the links, it decides how many bytes the
+//! player gets.
 //!
-//! 1. A real player starts when it likes, and a browser with next to nothing. So it is held before its first picture or
-//!    sound: it gets the container's head, from which the video is known, and nothing behind that.
-//! 2. It is let go as soon as the bytes come faster than they would be played and [`CUSHION`] of the video is there in
-//!    order, well within a second over links that are good enough: pieces of several links do not come evenly, and who
-//!    starts with nothing stops at once. Otherwise it waits until all links are known, a few seconds.
-//! 3. Then the whole rest is looked at ([`Profile::keeps_up`]). It is held only if it would stop for sure (by the rates
-//!    that were seen and twice their doubt), and only if [`LONGEST`] is enough for it to play to its end in one go: a
-//!    longer wait would save no stall. Once it is, it starts when the rates that were seen bring everything in time with
-//!    [`MARGIN`] to spare: who has waited and stops all the same has waited for nothing.
-//! 4. Never after a seek, never twice, never without a container's word, and not with `--start fast`.
+//! 1. A real player starts when it likes, and a browser with almost no data. So it is held before its first picture or
+//!    sound: it gets the container's head, from which the video is known, and nothing beyond.
+//! 2. It is released as soon as the bytes arrive faster than they would be played, and [`MIN_START_BUFFER`] of the
+//!    video has arrived in order. Over sufficient links that takes well under a second. Ranges of several links do not
+//!    arrive evenly, so a player that starts without a buffer stalls at once. Otherwise the gate waits until the rates
+//!    of all links are known, which takes a few seconds.
+//! 3. Then the rest of the video is compared with the forecast ([`MediaProfile::timing_at_rate`]). The player is held
+//!    only if it would certainly stall (at the forecast rate plus twice its standard error), and only if a delay of at
+//!    most [`MAX_HOLD`] lets it play to the end without a stall: a longer delay would save none. Once this is decided,
+//!    playback starts when the forecast rate delivers everything in time with [`START_MARGIN`] to spare, because a
+//!    stall after a delay would make the delay pointless.
+//! 4. Playback is never delayed after a seek, twice, without information from the container, or with `--start fast`.
 //!
-//! The core's own hold-back (at the low threshold of a player that it models) was not used: what a real player has got it
-//! has, and no model keeps it from starting with that.
+//! The low threshold of the modelled player in core cannot be used for this: a real player starts with whatever data it
+//! gets, whatever its model does.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,19 +30,19 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 use super::session::Session;
 
-/// Whether a player that the links cannot carry is held back at its start.
+/// Whether the start of playback is delayed when the links are slower than the video.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StartMode {
-    /// One longer wait instead of several.
+    /// One longer delay at the start instead of several stalls.
     #[default]
     Smooth,
-    /// At once, whatever comes.
+    /// Start at once.
     Fast,
 }
 
-/// The word is no start.
+/// The name is not that of a [`StartMode`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no start: smooth or fast")]
+#[error("`{0}` is not a start mode; use smooth or fast")]
 pub struct UnknownStartMode(String);
 
 impl std::str::FromStr for StartMode {
@@ -53,7 +56,7 @@ impl std::str::FromStr for StartMode {
     }
 }
 
-/// See the [module](self).
+/// The startup gate of one session; see the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct StartupGate {
     state: RefCell<GateState>,
@@ -62,32 +65,35 @@ pub(super) struct StartupGate {
 
 #[derive(Debug)]
 enum GateState {
-    /// Nothing of the video itself has been served. How much was read beyond its beginning by answers that began there.
+    /// Nothing of the media data has been delivered. `index_bytes` counts what was read by responses that began beyond
+    /// the start of the media data.
     Preroll { index_bytes: u64 },
-    /// Nothing from this offset on is served. `chosen`: because it would stop for sure, not only until that is known.
+    /// No byte from `held_from` on is delivered. `is_committed`: held because the player would stall for certain, not
+    /// only until the forecast is known.
     Held { held_from: u64, since: Instant, samples: VecDeque<(Instant, u64)>, is_committed: bool },
-    /// It has begun.
+    /// Playback has begun.
     Released,
 }
 
-/// What is known of a video that is held.
+/// State of a video that is held.
 pub(super) struct HeldVideo<'a> {
     pub(super) profile: &'a MediaProfile,
-    /// Everything before it is here.
+    /// All bytes before this offset have arrived.
     pub(super) in_order_end: u64,
-    /// All bytes that are here, those beyond a gap as well.
+    /// All bytes that have arrived, including those beyond a gap.
     pub(super) received: u64,
-    /// No more can be held.
+    /// The window is full, so waiting longer brings no more data.
     pub(super) is_full: bool,
     pub(super) forecast: Option<RateForecast>,
 }
 
-/// What follows from it.
+/// The decision of the gate.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum StartDecision {
-    /// It goes on waiting: how long yet, if that is known; what the links bring, and what the video needs.
+    /// Wait longer. `remaining` is the expected time, if known; `supply` is the rate of the links and `demand` that of
+    /// the video.
     Wait { waited: Duration, remaining: Option<Duration>, supply: Bitrate, demand: Bitrate },
-    /// It starts, after this time.
+    /// Start playback, after this delay.
     Start(Duration),
 }
 
@@ -98,23 +104,23 @@ impl StartupGate {
         Self { state: RefCell::new(state), wakers: RefCell::default() }
     }
 
-    /// Whether it is held now.
+    /// Whether the gate is closed now.
     pub(super) fn is_held(&self) -> bool {
         matches!(*self.state.borrow(), GateState::Held { .. })
     }
 
-    /// Whether an answer that began at `from` is held.
+    /// Whether the gate withholds bytes from a response that began at `from`.
     pub(super) fn is_holding(&self, from: u64) -> bool {
         matches!(*self.state.borrow(), GateState::Held { held_from, .. } if from <= held_from)
     }
 
-    /// Whether there is nothing left to hold.
+    /// Whether the gate is open for good.
     pub(super) fn is_released(&self) -> bool {
         matches!(*self.state.borrow(), GateState::Released)
     }
 
-    /// How many of `len` bytes at `at` may go to the player, in an answer that began at `from`. `media_handler`: where the video
-    /// itself begins, once it is known; before that nothing is held.
+    /// How many of `len` bytes at `offset` may go to the player, in a response that began at `from`. `media_start` is
+    /// the offset of the media data, once it is known; before that, nothing is held.
     pub(super) fn admit_bytes(
         &self,
         now: Instant,
@@ -141,6 +147,8 @@ impl StartupGate {
                     media.saturating_sub(offset).min(len)
                 }
                 Some(_) => {
+                    // The response began within the media data: the player reads an index at the end, or plays from
+                    // there.
                     *elsewhere += len;
                     if *elsewhere > MAX_INDEX_BYTES {
                         *state = GateState::Released;
@@ -152,7 +160,7 @@ impl StartupGate {
         }
     }
 
-    /// Whoever waits for more room is called when there is some.
+    /// Registers a task that is woken when more bytes may be delivered.
     pub(super) fn register_waker(&self, cx: &Context<'_>) {
         let mut waiting = self.wakers.borrow_mut();
         if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
@@ -160,7 +168,7 @@ impl StartupGate {
         }
     }
 
-    /// Looks at a video that is held; none: none is.
+    /// Decides about a video that is held; `None` if none is.
     pub(super) fn poll_decision(&self, now: Instant, buffered: &HeldVideo<'_>) -> Option<StartDecision> {
         let decision = match &mut *self.state.borrow_mut() {
             GateState::Held { since, samples, is_committed, .. } => {
@@ -180,13 +188,13 @@ impl StartupGate {
         Some(decision)
     }
 
-    /// The player is served from now on.
+    /// Opens the gate for good.
     pub(super) fn release(&self) {
         *self.state.borrow_mut() = GateState::Released;
         self.wake_all();
     }
 
-    /// Calls whoever waits.
+    /// Wakes all registered tasks.
     pub(super) fn wake_all(&self) {
         self.wakers.borrow_mut().drain(..).for_each(Waker::wake);
     }
@@ -201,7 +209,7 @@ impl fmt::Display for StartDecision {
                     write!(f, "{:.0} s expected, ", yet.as_secs_f64().ceil())?;
                 }
                 let (supply_mbps, demand_mbps) = (supply.as_mbps_f64(), demand.as_mbps_f64());
-                write!(f, "the links bring {supply_mbps:.1} of {demand_mbps:.1} Mbit/s")
+                write!(f, "the links deliver {supply_mbps:.1} of {demand_mbps:.1} Mbit/s")
             }
             Self::Start(waited) => {
                 write!(f, "ranges over all links; the start was held back for {:.1} s", waited.as_secs_f64())
@@ -211,9 +219,9 @@ impl fmt::Display for StartDecision {
 }
 
 impl Session {
-    /// How many of `len` bytes at `at` may go to the player now, in an answer that began at `from`.
+    /// How many of `len` bytes at `offset` may go to the player now, in a response that began at `from`.
     pub(super) fn deliverable_bytes(&self, from: u64, offset: u64, len: u64) -> u64 {
-        // Segments of a list are no video of their own.
+        // Segments of a playlist are no videos of their own.
         if self.startup_gate.is_released() || self.max_window.get() != DataSize::MAX {
             return len;
         }
@@ -226,7 +234,7 @@ impl Session {
         allowed
     }
 
-    /// Looks at whether an answer should go on waiting, with so much room for what waits; none: it does not wait.
+    /// Decides whether a response must wait longer, with a window of this size; `None`: it is not held.
     pub(super) fn startup_decision(
         &self,
         id: u64,
@@ -257,7 +265,7 @@ impl Session {
         Some(decision)
     }
 
-    /// The player is served.
+    /// Opens the gate and informs the model of the player.
     pub(super) fn release_startup(&self) {
         self.startup_gate.release();
         self.player_estimator.borrow_mut().set_held(self.now(), false);
@@ -273,6 +281,7 @@ fn judge(
 ) -> StartDecision {
     let waited = now.since(since);
     let (video, frontier) = (buffered.profile, buffered.in_order_end);
+    // How much later than now playback must start so that everything arrives in time at this rate, with this margin.
     let shortfall = |rate: Bitrate, margin: Duration| match video.timing_at_rate(frontier, rate, Duration::ZERO) {
         Timing::InTime(spare) => margin.saturating_sub(spare),
         Timing::Late(late) => late.saturating_add(margin),
@@ -287,6 +296,7 @@ fn judge(
         let would_stall = is_committed || !lateness(promise.rate + promise.std_error * 2).is_zero();
         if would_stall { shortfall(promise.rate, START_MARGIN) } else { Duration::ZERO }
     });
+    // Early start: the observed rate minus a tenth keeps up with the video, and a minimum is buffered.
     let has_cushion = video.time_at(frontier) >= MIN_START_BUFFER.min(video.duration());
     let can_start_early = !is_committed
         && waited >= MIN_OBSERVATION
@@ -305,25 +315,25 @@ fn judge(
     }
 }
 
-/// The longest wait that is chosen freely.
+/// The longest deliberate delay.
 const MAX_HOLD: Duration = Duration::from_secs(30);
-/// What is left of the video at its tightest point. chosen: as the core's own hold-back has it; over kernel TCP, where
-/// rates are known to a hundredth or two and rather too low, a second more was only waited for.
+/// Margin at the tightest point of the video. chosen: as for the start delay in core. Over kernel TCP, whose rates are
+/// known to one or two percent and rather underestimated, another second of margin only prolonged the delay.
 const START_MARGIN: Duration = Duration::from_millis(300);
-/// A rate is looked at for at least so long. chosen: four round trips of a good link.
+/// The shortest observation of a rate. chosen: four RTTs of a good link.
 const MIN_OBSERVATION: Duration = Duration::from_millis(200);
-/// What a player starts with. chosen: mpv, which starts with its first frame, then plays on over two links of 4 Mbit/s and
-/// 20 and 50 ms a video of 6 Mbit/s; with less it stops within the first second.
+/// The minimum buffer at the start. chosen: mpv, which starts with its first frame, then plays a video of 6 Mbit/s
+/// without a stall over two links of 4 Mbit/s with 20 and 50 ms; with less it stalls within the first second.
 const MIN_START_BUFFER: Duration = Duration::from_millis(500);
-/// And forgotten after this.
+/// Older samples of the rate are dropped.
 const RATE_WINDOW: Duration = Duration::from_millis(1000);
 const MIN_ELAPSED: Duration = Duration::from_millis(1);
-/// Links that are not known by then will not be soon.
+/// If the links are not known by then, they will not be soon.
 const FORECAST_TIMEOUT: Duration = Duration::from_secs(8);
-/// An answer that begins elsewhere and takes no more than this is for an index at the end of the file. chosen: the
-/// index of an MP4 of an hour and a half.
+/// A response that begins elsewhere and delivers no more than this is taken for an index at the end of the file.
+/// chosen: the index of an MP4 of one and a half hours.
 const MAX_INDEX_BYTES: u64 = 4 << 20;
-/// A window with less room than that is full: a piece of a few links.
+/// A window with less capacity left counts as full: about one range of a few links.
 const FULL_MARGIN: DataSize = DataSize::from_kib(256);
 
 #[cfg(test)]
@@ -340,12 +350,13 @@ mod tests {
         Bitrate::from_mbps(rate)
     }
 
-    /// A minute of 8 Mbit/s: a byte a microsecond.
+    /// One minute at 8 Mbit/s, which is one byte per microsecond.
     fn video() -> MediaProfile {
         MediaProfile::constant(mbps(8), Duration::from_secs(60)).unwrap()
     }
 
-    /// Held from its first picture on, over links that bring so many Mbit/s and are known after five seconds: how it goes on.
+    /// Runs the gate over links of this rate in Mbit/s, which are known after five seconds. Returns the first
+    /// deliberate wait and the total delay.
     fn run_gate(rate: u64) -> (Option<StartDecision>, Duration) {
         let (hold, video) = (StartupGate::new(StartMode::Smooth), video());
         assert_eq!(hold.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN)), HEAD_LEN);
@@ -365,15 +376,15 @@ mod tests {
     }
 
     #[test]
-    fn links_that_are_good_enough_start_at_once() {
+    fn sufficient_links_start_at_once() {
         assert_eq!(run_gate(10), (None, Duration::from_millis(400)));
         assert_eq!(run_gate(40), (None, MIN_OBSERVATION));
     }
 
     #[test]
-    fn one_wait_is_as_long_as_it_must_be() {
+    fn the_delay_is_as_short_as_possible() {
         let (known, waited) = run_gate(6);
-        // 60 MB at 6 Mbit/s are there after 80 s.
+        // 60 MB at 6 Mbit/s have arrived after 80 s.
         let remaining = Duration::from_secs(15) + START_MARGIN;
         assert_eq!(
             known,
@@ -391,13 +402,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_would_save_nothing_is_none() {
-        // 60 MB at 4 Mbit/s would take 60 s more.
+    fn a_delay_that_would_not_prevent_a_stall_is_skipped() {
+        // 60 MB at 4 Mbit/s would need 60 s more.
         assert_eq!(run_gate(4), (None, Duration::from_secs(5)));
     }
 
     #[test]
-    fn once_it_waits_neither_a_burst_nor_a_doubt_lets_it_start_too_early() {
+    fn a_committed_delay_is_not_shortened_by_bursts_or_uncertainty() {
         let (hold, video) = (StartupGate::new(StartMode::Smooth), video());
         hold.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN));
         let promise = |doubt| Some(RateForecast { rate: mbps(6), std_error: doubt });
@@ -422,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_passes_and_the_first_picture_does_not() {
+    fn the_container_head_passes_and_the_first_picture_is_held() {
         let hold = StartupGate::new(StartMode::Smooth);
         assert_eq!(hold.admit_bytes(at(0), 0, 0, 4000, None), 4000);
         assert_eq!(hold.admit_bytes(at(0), 0, 4000, 9000, Some(HEAD_LEN)), 6000);
@@ -435,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_elsewhere_or_wants_no_wait_is_never_held() {
+    fn playback_that_begins_elsewhere_or_with_start_fast_is_never_held() {
         let hold = StartupGate::new(StartMode::Smooth);
         for n in 0..=MAX_INDEX_BYTES / 1000 {
             assert_eq!(hold.admit_bytes(at(0), 1 << 30, n * 1000, 1000, Some(HEAD_LEN)), 1000);

@@ -1,11 +1,10 @@
-//! What the proxy does now, on a port of its own: JSON for programs, events for pages.
-//!
-//! In: the sessions. Out: `/TOKEN/status` (one JSON object) and `/TOKEN/events` (server-sent events; the first one is
+//! The status port: `/TOKEN/status` (one JSON object) and `/TOKEN/events` (server-sent events, the first of which is
 //! the status).
 //!
-//! 1. Its own port, because the media port puts every site into one origin, which must read nothing of this.
-//! 2. Host, Origin and Fetch Metadata are checked before the token, and the token before anything is said.
-//! 3. No URL is shown with its login or query.
+//! 1. The port differs from the media port, because the media port puts every site into one browser origin, which must
+//!    not read the status.
+//! 2. Host, Origin and Fetch Metadata are checked before the token, and the token before anything is revealed.
+//! 3. URLs are shown without login and query.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -26,10 +25,10 @@ use super::session::{Session, Sessions};
 use super::startup_gate::StartDecision;
 use super::token::Token;
 
-/// What a request wants behind the token, if whoever asks may have it.
+/// Checks whether a request may read the status, and returns its path after the token.
 ///
 /// # Errors
-/// The answer that says why not.
+/// The response that refuses it.
 pub(super) fn check_access<'a, B>(
     request: &'a Request<B>,
     listener: SocketAddr,
@@ -38,10 +37,10 @@ pub(super) fn check_access<'a, B>(
     let reject = |status, line| Err(Box::new(text_response(status, line)));
     match origin_check::check_status(request.headers(), listener) {
         Err(origin_check::Rejection::ForeignHost) => {
-            return reject(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's");
+            return reject(StatusCode::MISDIRECTED_REQUEST, "the Host field does not name this proxy");
         }
         Err(origin_check::Rejection::CrossSite) => {
-            return reject(StatusCode::FORBIDDEN, "a page of another site may not read this");
+            return reject(StatusCode::FORBIDDEN, "pages of other sites may not read the status");
         }
         Ok(()) => {}
     }
@@ -49,13 +48,13 @@ pub(super) fn check_access<'a, B>(
     if !token.matches(path_parts.next().unwrap_or_default()) {
         return reject(
             StatusCode::NOT_FOUND,
-            "the address has no token, or an old one: the proxy prints it at its start",
+            "the URL has no valid token; the proxy prints the current URL when it starts",
         );
     }
     Ok(path_parts.next().unwrap_or_default())
 }
 
-/// Answers a request that was admitted.
+/// Handles a request that passed [`check_access`].
 pub(super) fn handle(sessions: &Sessions, path: &str) -> Response<ProxyBody> {
     match path {
         "" | "status" => response_with_type("application/json", text_body(status_json(sessions).to_string())),
@@ -65,11 +64,14 @@ pub(super) fn handle(sessions: &Sessions, path: &str) -> Response<ProxyBody> {
             sessions.events.publish(&json!({"event": "status", "status": current}));
             response_with_type("text/event-stream", ProxyBody::Events(receiver))
         }
-        _ => text_response(StatusCode::NOT_FOUND, "there is /TOKEN/status, /TOKEN/events and /TOKEN/play"),
+        _ => text_response(
+            StatusCode::NOT_FOUND,
+            "not found; available are /TOKEN/status, /TOKEN/events and /TOKEN/play",
+        ),
     }
 }
 
-/// An answer of ours.
+/// A response of the proxy itself, which browsers must not cache, embed or reinterpret.
 pub(super) fn response_with_type(content_type: &'static str, body: ProxyBody) -> Response<ProxyBody> {
     let mut response = Response::new(body);
     let fields = response.headers_mut();
@@ -81,7 +83,7 @@ pub(super) fn response_with_type(content_type: &'static str, body: ProxyBody) ->
     response
 }
 
-/// Everything, as one object.
+/// The complete status as one object.
 pub(super) fn status_json(sessions: &Sessions) -> Value {
     let (energy_meter, now) = (sessions.energy_meter.borrow(), sessions.now());
     let links: Vec<Value> = sessions
@@ -125,7 +127,7 @@ pub(super) fn status_json(sessions: &Sessions) -> Value {
     })
 }
 
-/// A connection that is carried for a client: a tunnel, or a request that is passed on.
+/// A connection that is relayed for a client: a tunnel or a forwarded request.
 fn flow_json(flow: &Flow) -> Value {
     json!({
         "id": flow.id,
@@ -188,7 +190,7 @@ fn session_json(session: &Session) -> Value {
     })
 }
 
-/// A player that is held back from its first picture.
+/// A delayed start of playback.
 fn startup_json(decision: &StartDecision) -> Value {
     match decision {
         StartDecision::Wait { waited, remaining, supply, demand } => json!({
@@ -201,7 +203,7 @@ fn startup_json(decision: &StartDecision) -> Value {
     }
 }
 
-/// The video, and the player as it is reckoned to stand.
+/// The video, and the estimated state of its player.
 fn player_json(status: &PlayerStatus) -> Value {
     json!({
         "source": status.source,
@@ -214,7 +216,7 @@ fn player_json(status: &PlayerStatus) -> Value {
     })
 }
 
-/// Tells those who listen how things stand, for ever.
+/// Publishes the status to all subscribers of the events. Never returns.
 pub(super) async fn publish_loop(sessions: Rc<Sessions>) {
     loop {
         tokio::time::sleep(STATUS_INTERVAL).await;
@@ -224,7 +226,7 @@ pub(super) async fn publish_loop(sessions: Rc<Sessions>) {
     }
 }
 
-/// chosen: often enough for a bar that moves.
-/// Of tunnels the newest are shown. chosen: a screen's worth of a household's browsers.
+/// The newest tunnels are shown. chosen: fills a screen with the browsers of a household.
 const MAX_SHOWN_TUNNELS: usize = 200;
+/// chosen: often enough for a progress bar.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,39 +1,40 @@
-//! Texts of lists in other encodings than UTF-8, and with bytes that no encoding has.
+//! Playlists in other encodings than UTF-8, and with bytes that are invalid in any encoding.
 //!
-//! RFC 8216 section 4 asks for UTF-8. Titles in Latin-1 are found all the same, and players read on. So each byte that is not
-//! UTF-8 becomes one character of its own while a list is read, and that byte again afterwards; within an address it is
-//! percent-encoded, as players request it. UTF-16 with a byte order mark becomes UTF-8.
+//! RFC 8216 section 4 requires UTF-8, but some playlists have titles in Latin-1, which players tolerate. So each byte
+//! that is not UTF-8 is mapped to a private character while a playlist is parsed, and back to that byte afterwards.
+//! Within a URL it is percent-encoded, as players request it. UTF-16 with a byte order mark is converted to UTF-8.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::parse_budget::{PlaylistError, limit_error, malformed_error};
 
-/// A body as a text.
+/// A body as text.
 pub(super) struct DecodedText<'a> {
     pub(super) text: Cow<'a, str>,
-    /// Characters of it stand for bytes.
+    /// Some of its characters stand for bytes.
     has_escaped_bytes: bool,
-    /// It was in UTF-16.
+    /// The text was converted from UTF-16.
     pub(super) is_converted: bool,
 }
 
 impl<'a> DecodedText<'a> {
-    /// Reads a body, which becomes a text of at most so many bytes.
+    /// Decodes a body into a text of at most `max_len` bytes.
     ///
     /// # Errors
-    /// It is longer, or no UTF-16 although it begins so.
+    /// The text is longer, or the body has the byte order mark of UTF-16 and is invalid.
     pub(super) fn decode(body: &'a [u8], max_len: u64) -> Result<Self, PlaylistError> {
         let (has_bytes, is_converted) = (false, false);
         let decode_utf16 = |decode: fn([u8; 2]) -> u16| {
             if body.len() as u64 / 2 * 3 > max_len {
-                return Err(limit_error("it becomes too long as UTF-8"));
+                return Err(limit_error("the playlist becomes too long as UTF-8"));
             }
             let pairs = body.get(2..).unwrap_or_default().chunks_exact(2);
             let units =
                 pairs.map(|pair| decode([pair.first().copied().unwrap_or(0), pair.get(1).copied().unwrap_or(0)]));
             let text: Result<String, _> = char::decode_utf16(units).collect();
-            let text = text.map_err(|_| malformed_error("it is no UTF-16 although it begins so"))?;
+            let text =
+                text.map_err(|_| malformed_error("the playlist begins like UTF-16 and is not valid UTF-16"))?;
             Ok(Self { text: Cow::Owned(declare_utf8(text)), has_escaped_bytes: has_bytes, is_converted: true })
         };
         match body {
@@ -57,13 +58,13 @@ impl<'a> DecodedText<'a> {
             }
             text.extend(chunk.invalid().iter().copied().filter_map(escape_byte));
             if text.len() as u64 > max_len {
-                return Err(limit_error("too many of its bytes are not UTF-8"));
+                return Err(limit_error("too many bytes of the playlist are not UTF-8"));
             }
         }
         Ok(Self { text: Cow::Owned(text), has_escaped_bytes: true, is_converted })
     }
 
-    /// What was made of the text, with its bytes.
+    /// Encodes the rewritten text, with the original bytes restored.
     pub(super) fn encode(&self, rewritten: String) -> Vec<u8> {
         if !self.has_escaped_bytes {
             return rewritten.into_bytes();
@@ -79,7 +80,7 @@ impl<'a> DecodedText<'a> {
     }
 }
 
-/// A text in UTF-8, whose XML declaration, if it has one, says so.
+/// Changes the encoding in the XML declaration, if there is one, to UTF-8.
 fn declare_utf8(text: String) -> String {
     let Some(Range { start: encoding_start, end: encoding_end }) = encoding_range(&text) else { return text };
     let (before, after) =
@@ -93,10 +94,10 @@ pub(super) fn declared_encoding(text: &str) -> Option<&str> {
     text.get(encoding_range(text)?)
 }
 
-/// Whether the ASCII characters of a text mean themselves in an encoding, by its name in an XML declaration.
+/// Whether ASCII characters represent themselves in an encoding, by its name in an XML declaration.
 pub(super) fn is_ascii_compatible(encoding: &str) -> bool {
     let name: String = encoding.trim().to_ascii_lowercase().replace(['-', '_'], "");
-    // The text is in no UTF-16, whatever it says; parsers pass over that.
+    // The text is not UTF-16, whatever the declaration says; parsers ignore that.
     let exact_names = ["utf8", "utf16", "utf16le", "utf16be", "ascii", "latin1", "gb2312", "gbk", "big5"];
     exact_names.contains(&&*name)
         || ["usascii", "iso8859", "windows12", "cp12", "euc", "koi8"].iter().any(|prefix| name.starts_with(prefix))
@@ -112,7 +113,7 @@ fn encoding_range(text: &str) -> Option<Range<usize>> {
     Some(open + 1..open + 1 + len)
 }
 
-/// An address with the bytes that are not UTF-8 percent-encoded.
+/// Percent-encodes the bytes of a URL that are not UTF-8.
 pub(super) fn percent_encoded(address: Cow<'_, str>) -> Cow<'_, str> {
     if address.is_ascii() || !address.contains(is_escaped_byte) {
         return address;
@@ -127,10 +128,10 @@ pub(super) fn percent_encoded(address: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The last characters of the last plane, which is for private use: 128 for the bytes from 0x80 on.
+/// The last characters of the last plane, which is for private use: 128 of them stand for the bytes from 0x80 on.
 const ESCAPE_BASE: u32 = 0x10_ff00;
 
-/// Their first byte in UTF-8.
+/// The first byte of these characters in UTF-8.
 const ESCAPE_LEAD_BYTE: u8 = 0xf4;
 
 fn escape_byte(byte: u8) -> Option<char> {
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_that_are_not_utf_8_come_back_and_are_percent_encoded_in_addresses() {
+    fn bytes_that_are_not_utf_8_are_restored_and_percent_encoded_in_urls() {
         for body in
             [&b"caf\xe9/\xc3\xa9.ts"[..], b"\xf4\x8f\xbf\xa9 genuine", b"plain", b"\xff", b"\x80\xff\xf0\x9f"]
         {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xml_declaration_names_the_new_encoding() {
+    fn the_xml_declaration_gets_the_new_encoding() {
         for (text, want) in [
             (
                 "<?xml version=\"1.0\" encoding=\"UTF-16\"?><MPD/>",
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn utf_16_becomes_utf_8() {
+    fn utf_16_is_converted_to_utf_8() {
         for (mark, encode) in [(0xfeff_u16, u16::to_le_bytes as fn(u16) -> [u8; 2]), (0xfeff, u16::to_be_bytes)] {
             let units = std::iter::once(mark).chain("#EXTM3U\né😀".encode_utf16());
             let body: Vec<u8> = units.flat_map(encode).collect();

@@ -1,29 +1,28 @@
-//! The secret in the address of what is ours.
+//! The access token in the URLs of the proxy's own pages: 128 random bits in hexadecimal, compared in constant time.
 //!
-//! In: the system's randomness. Out: 128 bits in hexadecimal digits, and a comparison that takes the same time whatever
-//! is offered. A password was not used: there is nothing to remember, and nothing to leak from a configuration file.
+//! Unlike a password, it need not be remembered and cannot leak from a configuration file.
 
 use marline_net::random::random_bytes;
 
-/// See the [module](self).
+/// The access token; see the [module documentation](self).
 #[derive(Clone)]
 pub(super) struct Token(String);
 
 impl Token {
-    /// A new one.
+    /// Creates a random token.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system provides no random bytes.
     pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self(data_encoding::HEXLOWER.encode(&random_bytes::<16>()?)))
     }
 
-    /// As it stands in an address.
+    /// The token as part of a URL.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is this one; the time tells nothing of how much of it was right.
+    /// Whether the presented token is equal. The duration does not reveal how many characters match.
     pub(super) fn matches(&self, presented: &str) -> bool {
         let (expected, actual) = (self.0.as_bytes(), presented.as_bytes());
         let differs = expected.iter().enumerate().fold(0, |differs, (at, byte)| {
@@ -44,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_itself_only() {
+    fn a_token_matches_only_itself() {
         let (one, other) = (Token::new().unwrap(), Token::new().unwrap());
         assert!(one.matches(one.as_str()) && !one.matches(other.as_str()));
         assert!(

@@ -1,19 +1,20 @@
-//! Segments that follow one another, as one playing: where the player stands, and how much of the rendition is to come.
+//! Playback of successive segments as one track: the player's position and buffer, and how much of the rendition
+//! follows.
 //!
-//! In: which segments a player asks for, how much of each has come and was taken. Out: for the stream of each segment
-//! what it must know of its player ([`Viewer::Part`]).
+//! From the segments that a player requests, and how much of each has arrived and was read, it derives the input for
+//! the stream of each segment ([`PlayerInput::MediaSegment`]).
 //!
-//! 1. The clock of a series is the time of the video since the segment with which it began. A segment that was expected
-//!    goes on with it; any other one is a seek, which begins it anew.
-//! 2. The player is the same model as a film's, with milliseconds in the place of bytes, because the size of a segment is
-//!    known only when it comes. It starts with a second of the video, and has played no more than it has taken.
-//! 3. What follows a segment is its time, by the playlist, at the mean rate of those that have come, and a tenth to be
-//!    sure; half as much again where the player may choose between renditions, so that it finds the links no slower than
-//!    it would without a rest. Of a live playlist nobody knows the rest: the next [`HORIZON`] counts.
-//! 4. What is learnt of links is of the player ([`Viewing`]), not of a segment, which is over before it knows anything.
+//! 1. The clock of a track is the time of the video since the first segment. A request for an expected segment
+//!    continues the clock. Any other one is a seek, which restarts it.
+//! 2. The player model is that of a film, with milliseconds in place of bytes, because the size of a segment is known
+//!    only when it arrives. Playback starts with one second of video and cannot exceed what the player has read.
+//! 3. The bytes that follow a segment are their time, by the playlist, at the mean rate of completed segments, plus a
+//!    tenth. If the player may choose between renditions, the margin is one half, so that standby links do not make the
+//!    player choose a lower rendition. The rest of a live playlist is unknown, so [`LIVE_HORIZON`] is used.
+//! 4. Link rates belong to the player ([`PlaylistPlayback`]), not to a segment, which ends before it has learnt any.
 //!
-//! One stream over all segments was not used: each is a resource with a size, a validator and redirects of its own, and
-//! that is what a download is.
+//! One stream over all segments is not used: each segment is a resource with its own size, validator and redirects,
+//! which is what a download handles.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,47 +28,49 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use super::segment_index::{MediaSegment, SegmentTiming};
 use super::segment_rates::SegmentRates;
 
-/// All that one player plays from playlists.
+/// Everything that one player plays from playlists.
 #[derive(Debug, Default)]
 pub(super) struct PlaylistPlayback {
     pub(super) rates: RefCell<SegmentRates>,
     tracks: RefCell<BTreeMap<(String, usize), Rc<TrackPlayback>>>,
 }
 
-/// One rendition after the other of what belongs together: the pictures, or the sound.
+/// A track: the video, or the audio, whichever rendition is selected.
 #[derive(Debug, Default)]
 pub(super) struct TrackPlayback(RefCell<TrackState>);
 
 #[derive(Debug, Default)]
 struct TrackState {
     player: Option<Player>,
-    /// Where the segments begin that may come next, and how much time follows each; none: nobody knows.
+    /// The start of each segment that may come next, and the time that follows it; `None`: unknown (live).
     expected_starts: BTreeMap<SegmentKey, (Duration, Option<Duration>)>,
     segments: BTreeMap<Duration, Rc<TrackSegment>>,
-    /// What has come whole: bytes and their time.
+    /// Bytes and playing time of segments that have arrived completely.
     completed: (u64, Duration),
     can_choose: bool,
-    /// The end of the last segment of all.
+    /// The end of the last segment of the playlist; `None`: unknown.
     end: Option<Duration>,
     last_request_at: Instant,
 }
 
 type SegmentKey = (String, Option<(u64, u64)>);
 
-/// One segment of a series.
+/// One segment of a track.
 #[derive(Debug)]
 pub(super) struct TrackSegment {
     track: Weak<TrackPlayback>,
     start: Duration,
     duration: Duration,
     time_after: Option<Duration>,
-    /// Bytes that are here in order, and that the player has taken; all there are, once that is known.
+    /// Bytes that have arrived in order.
     received: Cell<u64>,
+    /// Bytes that the player has read.
     read: Cell<u64>,
+    /// Size of the segment, once it is known.
     length: Cell<Option<u64>>,
 }
 
-/// How a series stands, for people.
+/// The state of a track for the status.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct TrackStatus {
     pub(super) state: PlayerState,
@@ -77,7 +80,8 @@ pub(super) struct TrackStatus {
 }
 
 impl PlaylistPlayback {
-    /// The series of a playlist (or of one of several that the player chooses between) and a set of renditions.
+    /// The track of a playlist (or of the multivariant playlist, if the player chooses between several) and a set of
+    /// renditions.
     pub(super) fn track(&self, family_url: &str, rendition_set: usize) -> Rc<TrackPlayback> {
         let mut tracks = self.tracks.borrow_mut();
         if tracks.len() >= MAX_TRACKS {
@@ -86,7 +90,7 @@ impl PlaylistPlayback {
         Rc::clone(tracks.entry((family_url.to_owned(), rendition_set)).or_default())
     }
 
-    /// The memory it takes up, in bytes.
+    /// The memory that this uses, in bytes.
     pub(super) fn memory_size(&self) -> usize {
         let tracks = self.tracks.borrow();
         let track_sizes = tracks.iter().map(|((family, _), series)| {
@@ -103,7 +107,7 @@ impl PlaylistPlayback {
             + tracks.len() * size_of::<TrackState>()
     }
 
-    /// A segment is asked for, and these may follow it.
+    /// Notes that a segment is requested, and which segments may follow it. A seek activates all links.
     pub(super) fn on_request(
         &self,
         track: &Rc<TrackPlayback>,
@@ -119,7 +123,7 @@ impl PlaylistPlayback {
         track_segment
     }
 
-    /// What the stream of a part should hear that stands as it does.
+    /// The update that the stream of a segment needs. It includes the rates of the player's other tracks.
     pub(super) fn update_for_stream(
         &self,
         segment: &TrackSegment,
@@ -185,7 +189,7 @@ impl TrackPlayback {
         (Rc::clone(track_segment), is_seek)
     }
 
-    /// A segment that is fetched before it is asked for; none: it does not follow what was.
+    /// The segment for a prefetch before the player's request; `None`: it does not follow the last one.
     pub(super) fn prefetched_segment(self: &Rc<Self>, segment: &MediaSegment) -> Option<Rc<TrackSegment>> {
         let mut state = self.0.borrow_mut();
         let (start, time_after) = *state.expected_starts.get(&segment_key(segment))?;
@@ -196,20 +200,20 @@ impl TrackPlayback {
         Some(Rc::clone(track_segment))
     }
 
-    /// How it stands; none: nothing was asked for.
+    /// The state of the track; `None`: nothing was requested.
     pub(super) fn status(&self, now: Instant) -> Option<TrackStatus> {
         let mut track = self.0.borrow_mut();
         track.update_player(now);
         let player = track.player.as_ref()?;
         let (mut state, buffer, mut stalls) = (player.state(), player.buffered_time(), player.stalls());
-        // With everything played it waits for nothing.
+        // After the end of the last segment the player is not stalled.
         if state == PlayerState::Buffering && track.end.is_some_and(|end| player.position() >= end) {
             (state, stalls) = (PlayerState::Ended, stalls.saturating_sub(1));
         }
         Some(TrackStatus { state, buffer, stalls, rate: track.mean_rate().unwrap_or_default() })
     }
 
-    /// What it needs over the same links, if anybody plays it.
+    /// The rate that this track needs over the same links, if it is being played.
     fn current_rate(&self, now: Instant) -> Bitrate {
         let state = self.0.borrow();
         state.mean_rate().filter(|_| now.since(state.last_request_at) < TRACK_TIMEOUT).unwrap_or_default()
@@ -225,7 +229,7 @@ impl TrackPlayback {
     ) -> Option<PlayerInput> {
         let mut state = self.0.borrow_mut();
         state.update_player(now);
-        // Of another playing, before a seek.
+        // A segment from before a seek is ignored.
         state
             .segments
             .get(&segment.start)
@@ -234,15 +238,18 @@ impl TrackPlayback {
             Some(len) if state.completed.1.is_zero() => Some(DataSize::from_bytes(len) / segment.duration),
             _ => state.mean_rate(),
         };
-        // Before anything is known of sizes nothing was let rest.
+        // While the sizes are unknown, no link may go on standby.
         let rate = known_rate?;
         let length = segment.length.get().unwrap_or((rate * segment.duration).bytes()).max(1);
+        // The profile describes this segment alone. Bytes of the resource before and after it get a negligible
+        // duration.
         let bytes_after = total.unwrap_or(from + length).saturating_sub(from + length);
         let pieces =
             [(PLACEHOLDER_DURATION, from), (segment.duration, length), (PLACEHOLDER_DURATION, bytes_after)];
         let profile = MediaProfile::variable(pieces.map(|(time, size)| (time, DataSize::from_bytes(size)))).ok()?;
         let playback_time_left = segment.time_after.unwrap_or(LIVE_HORIZON);
         let margin = if state.can_choose { 15 } else { 11 };
+        // Bytes of later segments that have already arrived need not be downloaded any more.
         let following_bytes = state
             .segments
             .range(segment.start + PLACEHOLDER_DURATION..)
@@ -280,9 +287,10 @@ impl TrackPlayback {
 }
 
 impl TrackState {
-    /// What has come and was taken by now.
+    /// Applies to the model what has arrived and what the player has read.
     fn update_player(&mut self, now: Instant) {
         let Some(player) = &mut self.player else { return };
+        // The time up to which segments are complete without a gap, by their fraction of bytes.
         let playback_end = |bytes_of: fn(&TrackSegment) -> u64| {
             let mut end = Duration::ZERO;
             for segment in self.segments.values().skip_while(|part| part.start + part.duration < player.position())
@@ -302,6 +310,7 @@ impl TrackState {
         let (received_until, read_until) =
             (playback_end(|part| part.received.get()), playback_end(|part| part.read.get()));
         player.on_arrival(now, received_until.as_millis() as u64);
+        // As for films: what has not been read cannot have been played, so the player has paused.
         if received_until > read_until && player.position() > read_until && player.state() == PlayerState::Playing {
             player.on_report(now, read_until, true);
         }
@@ -327,7 +336,7 @@ impl TrackSegment {
         }
     }
 
-    /// How much of it has come in order, and was taken, of the bytes that its answer is of.
+    /// Updates the segment from the buffer of its response, which covers `range`.
     pub(super) fn on_buffered(&self, range: &Range<u64>, total: Option<u64>, (read_end, in_order): (u64, u64)) {
         let end = total.map_or(range.end, |total| range.end.min(total));
         let length = (end != u64::MAX).then(|| end.saturating_sub(range.start));
@@ -338,7 +347,7 @@ impl TrackSegment {
         );
     }
 
-    /// The player has taken so much of it, and that is all if so.
+    /// Notes how much of it the player has read, and whether that is all.
     pub(super) fn on_read(&self, bytes: u64, is_complete: bool) {
         self.update(bytes, bytes, is_complete.then_some(bytes));
     }
@@ -371,27 +380,28 @@ fn segment_key(segment: &MediaSegment) -> SegmentKey {
     (segment.url.to_string(), segment.range.as_ref().map(|span| (span.start, span.end)))
 }
 
-/// A player whose bytes are milliseconds of any video.
+/// A model of the player whose bytes are milliseconds of video.
 fn new_player(now: Instant) -> Player {
     let (millisecond_rate, start_threshold) = (Bitrate::from_bits_per_sec(8000), DataSize::from_bytes(1000));
     let profile = MediaProfile::constant(millisecond_rate, MAX_DURATION).expect("a month has some milliseconds");
     Player::new(profile, BufferThresholds { low: start_threshold, high: None }, now)
 }
 
-/// Of a live playlist so much is taken to be still to come. chosen: what a radio's tail costs is worth it.
+/// How much of a live playlist is assumed to follow. chosen: long enough to justify the energy of a radio's tail.
 const LIVE_HORIZON: Duration = Duration::from_secs(60);
-/// A mean rate is of about so much: renditions change.
+/// The mean rate is taken over about this playing time, because renditions change.
 const MEAN_RATE_WINDOW: Duration = Duration::from_secs(60);
 const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A rendition that nobody asks for is not played. chosen: a player with a full buffer asks within a segment's time.
+/// A track without requests is not being played. chosen: a player with a full buffer requests the next segment within
+/// the duration of one.
 const TRACK_TIMEOUT: Duration = Duration::from_secs(30);
-/// A stream's model may be this far off before it is told.
+/// The largest deviation of a stream's model that is not corrected.
 const MIN_POSITION_CHANGE: Duration = Duration::from_millis(250);
-/// A time for bytes that are no part of it.
+/// The duration of bytes that do not belong to the segment.
 const PLACEHOLDER_DURATION: Duration = Duration::from_nanos(1);
-/// chosen: more than a player plays at once.
+/// chosen: more tracks than a player plays at once.
 const MAX_TRACKS: usize = 50;
-/// About what an entry of a map takes up beside its text.
+/// Approximate overhead of a map entry, in bytes.
 const MAP_ENTRY_SIZE: usize = 64;
 
 #[cfg(test)]
@@ -411,7 +421,7 @@ mod tests {
         MediaSegment { url: Url::parse(&format!("http://h/{n}")).unwrap(), range: None, duration: SECOND * 2 }
     }
 
-    /// Asks for a segment of twenty.
+    /// Requests one of twenty segments.
     fn asks(
         playback: &PlaylistPlayback,
         track: &Rc<TrackPlayback>,
@@ -450,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_knows_what_the_player_has_and_what_follows() {
+    fn a_segment_reports_the_player_s_buffer_and_the_bytes_that_follow() {
         let viewing = PlaylistPlayback::default();
         let series = viewing.track("list", 0);
         let first = asks(&viewing, &series, at(0), 0, true);
@@ -466,16 +476,16 @@ mod tests {
         let third = series.prefetched_segment(&piece(2)).unwrap();
         second.on_buffered(&(0..2000), None, (0, 1000));
         assert!(series.prefetched_segment(&piece(9)).is_none());
-        // 1000 bytes for two seconds, 36 s to come, a tenth to be sure.
+        // 1000 bytes per two seconds, 36 s to follow, a margin of a tenth.
         assert_eq!(
             update_of(&viewing, &second, at(1500)),
             (SECOND * 3 / 2, Duration::ZERO, true, 19_800, SECOND * 36)
         );
         assert_eq!(update_of(&viewing, &third, at(1500)).0, SECOND * 7 / 2);
-        // Half of the second one is there, and none of it was taken.
+        // Half of the second segment has arrived, and none of it was read.
         assert_eq!(series.status(at(3500)).unwrap().buffer, SECOND);
         assert!(Rc::ptr_eq(&asks(&viewing, &series, at(3600), 1, true), &second), "it was expected");
-        // Another one is a seek, which all links serve.
+        // Any other segment is a seek, for which all links are active.
         viewing.rates.borrow_mut().set_standby("lte", true);
         let far = asks(&viewing, &series, at(3700), 15, true);
         assert_eq!(update_of(&viewing, &far, at(3700)), (Duration::ZERO, Duration::ZERO, false, 4400, SECOND * 8));
@@ -491,12 +501,12 @@ mod tests {
         assert_eq!(
             viewing.update_for_stream(&second, at(3700), 0, None, &stream),
             None,
-            "it is of no use any more"
+            "a segment from before a seek is ignored"
         );
     }
 
     #[test]
-    fn of_a_live_playlist_the_next_minute_counts_and_of_sound_beside_it_too() {
+    fn for_live_playlists_the_next_minute_of_all_tracks_counts() {
         let viewing = PlaylistPlayback::default();
         let (pictures, sound) = (viewing.track("list", 0), viewing.track("list", 1));
         let part = asks(&viewing, &pictures, at(0), 0, false);
@@ -505,6 +515,6 @@ mod tests {
         let other = asks(&viewing, &sound, at(0), 0, false);
         other.on_buffered(&(0..100), None, (100, 0));
         assert_eq!(update_of(&viewing, &part, at(0)).3, 550 * 60 / 10 * 11);
-        assert_eq!(update_of(&viewing, &part, at(40_000)).3, 500 * 60 / 10 * 11, "nobody plays that any more");
+        assert_eq!(update_of(&viewing, &part, at(40_000)).3, 500 * 60 / 10 * 11, "the other track has ended");
     }
 }

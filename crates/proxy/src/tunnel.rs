@@ -1,10 +1,11 @@
-//! Connections that are passed through: for CONNECT, SOCKS5, and requests that are forwarded.
+//! Tunnels: connections that are passed through, for CONNECT, SOCKS5 and forwarded requests.
 //!
-//! In: a host and a port. Out: a TCP connection over the link that suits the host, and its bytes both ways.
+//! A tunnel is a TCP connection to a host and port over the link that suits the host; its bytes are spliced in both
+//! directions.
 //!
-//! 1. The links are tried in the order of [`Choice`](super::link_selector::Choice), names resolved on each; a link that fails
-//!    is learnt of, and so is what comes over it and how fast.
-//! 2. How bytes go from one connection to the other is [`marline_net::splice`]'s.
+//! 1. The links are tried in the order of [`LinkSelector`](super::link_selector::LinkSelector), and names are resolved
+//!    over each link. Failures, handshake times and throughput are reported to the selector.
+//! 2. [`marline_net::splice`] moves the bytes between the two connections.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,22 +25,23 @@ use tokio::net::TcpStream;
 use super::link_selector::ClientHost;
 use super::session::Sessions;
 
-/// A connection to a host, and the link that it is on.
+/// A connection to a host, and the link that it uses.
 pub(super) struct Tunnel {
-    /// None when somebody has taken it.
+    /// `None` once it was taken.
     stream: Option<TcpStream>,
     sessions: Rc<Sessions>,
     pub(super) flow: Rc<Flow>,
-    /// What the choice of links knows it by; none: it is over none.
+    /// The entry in the link selector; `None`: the connection uses no link.
     link_use: Option<LinkUse>,
-    /// What has come since the rate was told.
+    /// Start of the current rate measurement, and the bytes received since.
     rate_window: Cell<(Instant, u64)>,
 }
 
-/// Opens a connection over the link that suits the host, if it may be reached with this right. `kind` is what it is for.
+/// Opens a connection over the link that suits the host, if the egress policy permits the destination. `kind` names the
+/// purpose in the status.
 ///
 /// # Errors
-/// The last link's trouble.
+/// The error of the last link that was tried.
 pub(super) async fn open(
     sessions: &Rc<Sessions>,
     kind: &'static str,
@@ -63,8 +65,7 @@ pub(super) async fn open(
         let (stream, _) = network.connect_tcp(host_name, port, None, right).await?;
         return Ok(tunnel(stream, None));
     }
-    let mut last_error =
-        ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link can be used now") };
+    let mut last_error = ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link is usable") };
     let mut forbidden = None;
     let key = (right.requester(), host_name.to_ascii_lowercase());
     for interface in sessions.ranked_interfaces(&key) {
@@ -74,10 +75,10 @@ pub(super) async fn open(
                 sessions.link_selector.borrow_mut().on_connected(sessions.now(), &interface.name, &key, handshake);
                 return Ok(tunnel(stream, Some(link_use)));
             }
-            // Over no other link may it be reached either, unless a name means something else there.
+            // Other links would be refused as well, unless the name resolves to a different address there.
             Err(error) if error.is_refusal() => forbidden = Some(error),
             Err(error) => {
-                // A host that refuses answers over this link, and a name that is unknown is nobody's fault.
+                // A host that refuses has responded over this link, and an unknown name is not the fault of the link.
                 if !matches!(error.kind, ConnErrorKind::Refused | ConnErrorKind::Dns) {
                     sessions.link_selector.borrow_mut().on_failed(sessions.now(), &interface.name);
                 }
@@ -85,24 +86,25 @@ pub(super) async fn open(
             }
         }
     }
-    // A link that has no address of the name says less than one whose address is refused.
+    // A refused address is more informative than a link that cannot resolve the name.
     Err(forbidden.unwrap_or(last_error))
 }
 
-/// A server that has gone without a word is found.
+/// Enables keep-alive probes, which detect a server that has disappeared.
 fn enable_keepalive(stream: &TcpStream) {
     let keep_alive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
-    // What cannot be set changes how soon that is, nothing else.
+    // A failure only delays this detection.
     let _ = SockRef::from(stream).set_tcp_keepalive(&keep_alive);
 }
 
 impl Tunnel {
-    /// The connection, for somebody who speaks HTTP on it. What is left counts it as open.
+    /// Takes the connection, for use by an HTTP client. The remaining tunnel still counts it as open.
     pub(super) fn take_stream(&mut self) -> Option<CountingStream> {
         self.stream.take().map(|stream| CountingStream::new(stream, Arc::clone(&self.flow.counters)))
     }
 
-    /// Passes bytes both ways until both ends are done, or silent for [`IDLE`]; `first` came from the near end already.
+    /// Relays bytes in both directions until both sides have finished, or nothing was transferred for the idle timeout.
+    /// `early_data` was already received from the client.
     pub(super) async fn relay(mut self, client: TcpStream, early_data: &[u8]) {
         let Some(mut server) = self.stream.take() else { return };
         if server.write_all(early_data).await.is_err() {
@@ -112,7 +114,7 @@ impl Tunnel {
         self.forward_both_ways(&client, &server).await;
     }
 
-    /// Passes bytes on between two connections, the far one of which was [taken](Self::take).
+    /// Relays bytes between two connections. The server's was [taken](Self::take_stream).
     pub(super) async fn forward_both_ways(&self, client: &TcpStream, server: &TcpStream) {
         let on_moved = |direction, size: DataSize| match direction {
             Direction::Up => drop(self.flow.counters.tx_bytes.fetch_add(size.bytes(), Ordering::Relaxed)),
@@ -123,11 +125,11 @@ impl Tunnel {
         };
         if let Err(error) = splice::splice_both(client, server, self.sessions.options.idle_timeout, on_moved).await
         {
-            tracing::debug!(host = self.flow.host, %error, "a tunnel broke");
+            tracing::debug!(host = self.flow.host, %error, "tunnel failed");
         }
     }
 
-    /// Tells the link's rate of what somebody else reads from a connection that was [taken](Self::take), for ever.
+    /// Reports the throughput of a connection that was [taken](Self::take_stream) to the link selector. Never returns.
     pub(super) async fn report_rate(&self) {
         let mut reported = 0;
         loop {
@@ -140,7 +142,7 @@ impl Tunnel {
         }
     }
 
-    /// So much has come: the link's rate is told about twice a second.
+    /// Accounts received bytes and reports the throughput about twice a second.
     fn on_received(&self, size: DataSize) {
         let (window_start, bytes) = self.rate_window.get();
         let (bytes, elapsed) = (bytes + size.bytes(), window_start.elapsed());
@@ -156,7 +158,7 @@ impl Tunnel {
     }
 }
 
-/// A connection that the choice of links counts as open until this is dropped.
+/// Counts a connection as open in the link selector until this is dropped.
 struct LinkUse {
     sessions: Rc<Sessions>,
     link: String,
@@ -177,7 +179,7 @@ impl Drop for LinkUse {
     }
 }
 
-/// RFC 5382 §5: a NAT keeps an idle connection for at least so long, so programs expect it.
+/// RFC 5382 §5: a NAT keeps an idle connection for at least this long, so programs expect it.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(124 * 60);
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);

@@ -1,12 +1,12 @@
-//! The fields of a player's request that go on to servers, and to which.
+//! Decides which header fields of a player's request are forwarded, and to which servers.
 //!
-//! 1. The fields of a program go to the origin that it named: Cookie, Authorization, Origin, Referer, and any other, such as
-//!    `X-Token`. Fields that belong to the connection, to the message or to ranges are the proxy's own.
-//! 2. Another origin, where a redirect or a playlist leads, gets what a browser would send there: what describes the
-//!    program, Origin, and of Referer the origin alone.
-//! 3. A browser takes all sites that come through the proxy for one. So only those of its fields are passed on that describe
-//!    it, and Referer unless it is the proxy's own address.
-//! 4. Cookies that servers set stay in a [`Jar`] within the proxy. There is one for each [`User`]: a client with its
+//! 1. The fields of a program go to the origin that it named: Cookie, Authorization, Origin, Referer, and any other,
+//!    such as `X-Token`. The proxy itself writes fields of the connection, of the message framing and of ranges.
+//! 2. Another origin, reached by a redirect or a playlist, gets what a browser would send there: the description of the
+//!    program, Origin, and only the origin of Referer.
+//! 3. A browser takes all sites that it reaches through the proxy for one. So only fields that describe the browser are
+//!    forwarded, and Referer unless it names the proxy.
+//! 4. Cookies that servers set stay in a [`CookieJar`] within the proxy. Each [`UserId`] has one: a client with its
 //!    User-Agent, login and fields.
 
 use std::cell::RefCell;
@@ -27,28 +27,29 @@ use super::origin_check;
 
 pub(super) type Header = (HeaderName, HeaderValue);
 
-/// Fields that are the same for all that a player requests. See the [module](self).
+/// Fields that are equal for all requests of a player; see the [module documentation](self).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct PlayerHeaders(Vec<Header>);
 
-/// One user: the SHA-256 digest of a player (address and User-Agent), its login and its fields. Fields that go everywhere
-/// and those of CMCD (CTA-5004) do not count: they differ from one request of a player to the next.
+/// Identifies a user: the SHA-256 digest of a player (address and User-Agent), its login and its fields. Fields that
+/// are sent to all origins and those of CMCD (CTA-5004) are excluded, because they differ between requests of one
+/// player.
 pub(super) type UserId = [u8; 32];
 
-/// What goes with a request beside its URL.
+/// Everything but the URL that determines an upstream request.
 #[derive(Clone, Debug)]
 pub(super) struct UpstreamHeaders {
     pub(super) user: UserId,
     headers: Rc<PlayerHeaders>,
-    /// A URL of the origin that the fields are for.
+    /// A URL of the origin for which the fields are meant.
     pub(super) origin_url: Url,
-    /// What servers have set.
+    /// Cookies that servers have set.
     pub(super) cookie_jar: Rc<CookieJar>,
-    /// The home is that of [`Given`](super::Given), whatever lists say.
+    /// The origin is that of [`OriginHeaders`](super::OriginHeaders), whatever playlists name.
     has_fixed_origin: bool,
 }
 
-/// The jars of all users.
+/// The cookie jars of all users.
 #[derive(Debug, Default)]
 pub(super) struct CookieJars {
     entries: RefCell<BTreeMap<UserId, JarEntry>>,
@@ -62,7 +63,7 @@ struct JarEntry {
 }
 
 impl PlayerHeaders {
-    /// Those of a request that go on. None: they are longer than servers take.
+    /// The fields of a request that are forwarded. `None`: they are longer than servers accept.
     pub(super) fn from_request(request: &HeaderMap, listener: SocketAddr) -> Option<Self> {
         let is_program = origin_check::is_program(request, listener);
         let is_own_page =
@@ -87,34 +88,34 @@ impl PlayerHeaders {
         (len <= MAX_HEADER_BYTES).then_some(Self(fields))
     }
 
-    /// With fields that the user gave for an origin, in the place of the player's.
+    /// Replaces fields of the player by those that the user set for an origin.
     pub(super) fn with_overrides(mut self, overrides: &[Header]) -> Self {
         self.0.retain(|(name, _)| !overrides.iter().any(|(other, _)| other == name));
         self.0.extend(overrides.iter().cloned());
         self
     }
 
-    /// Without Authorization: the URL has a login.
+    /// Removes Authorization, because the URL contains a login.
     pub(super) fn without_authorization(mut self) -> Self {
         self.0.retain(|(name, _)| *name != AUTHORIZATION);
         self
     }
 
-    /// The user of a player that has these fields and this login.
+    /// The user of a player with these fields and this login.
     fn user_id(&self, player: &str, login: Option<&(String, String)>) -> UserId {
         let is_identifying = |name: &HeaderName| !is_cross_origin(name) && !name.as_str().starts_with("cmcd-");
         let mut digest =
             Sha256::new_with_prefix(header_bytes(self.0.iter().filter(|(name, _)| is_identifying(name))));
         let login = login.map(|(name, password)| [name, password].map(|text| text.as_bytes())).unwrap_or_default();
         for text in [player.as_bytes(), login[0], login[1]] {
-            // No field, User-Agent or login has this byte.
+            // No field, User-Agent or login contains a NUL.
             digest.update([0]);
             digest.update(text);
         }
         digest.finalize().into()
     }
 
-    /// What another origin gets.
+    /// The fields for another origin.
     fn cross_origin(&self) -> Vec<Header> {
         let forwarded = |(name, value): &Header| match name {
             &REFERER => {
@@ -130,13 +131,13 @@ impl PlayerHeaders {
 }
 
 impl CookieJars {
-    /// The jar of a user of a player.
+    /// The cookie jar of a user.
     fn jar_of(&self, player: &str, user: UserId) -> Rc<CookieJar> {
         let client = Client::of_player(player);
         let mut entries = self.entries.borrow_mut();
         entries.retain(|_, entry| entry.last_used.elapsed() < JAR_TTL);
         if entries.len() >= MAX_JARS && !entries.contains_key(&user) {
-            // A client with many users loses one of its own.
+            // The client with the most jars loses one.
             let evicted_client = Client::largest(entries.values().map(|entry| entry.client), client);
             let of_client = entries.iter().filter(|(_, entry)| entry.client == evicted_client);
             let oldest = of_client.min_by_key(|(_, entry)| entry.last_used).map(|(user, _)| *user);
@@ -150,8 +151,7 @@ impl CookieJars {
 }
 
 impl UpstreamHeaders {
-    /// What goes with the requests of a player that has these fields for the origin of `index_page`, and a login for what it
-    /// requests.
+    /// The fields for requests of a player that sends `fields` to the origin of `origin_url`, and uses this login.
     pub(super) fn new(
         jars: &CookieJars,
         player: &str,
@@ -164,13 +164,13 @@ impl UpstreamHeaders {
         Self { user, headers: fields, origin_url, cookie_jar: jar, has_fixed_origin: false }
     }
 
-    /// The same for a player that has an address of [`Given`](super::Given).
+    /// The same for a URL that carries the token of [`OriginHeaders`](super::OriginHeaders).
     pub(super) fn with_fixed_origin(mut self) -> Self {
         self.has_fixed_origin = true;
         self
     }
 
-    /// The same for something else that the same list has named.
+    /// The fields for another URL that the same playlist names.
     pub(super) fn for_sibling(
         &self,
         jars: &CookieJars,
@@ -188,12 +188,12 @@ impl UpstreamHeaders {
         if same_origin(&self.origin_url, url) { self.headers.0.clone() } else { self.headers.cross_origin() }
     }
 
-    /// The fields for wherever a redirect leads.
+    /// The fields for any other origin, to which a redirect may lead.
     pub(super) fn cross_origin(&self) -> Vec<Header> {
         self.headers.cross_origin()
     }
 
-    /// What makes two requests for one URL those of different users: all fields, wherever they are sent.
+    /// Distinguishes users of one URL: all fields and their origin.
     pub(super) fn session_key(&self) -> Vec<u8> {
         [self.origin_url.origin().ascii_serialization().into_bytes(), header_bytes(self.headers.0.iter())].join(&0)
     }
@@ -204,13 +204,13 @@ fn header_bytes<'a>(fields: impl Iterator<Item = &'a Header>) -> Vec<u8> {
     fields.flat_map(bytes).collect()
 }
 
-/// Whether a field goes to other origins as well, at least a part of it.
+/// Whether at least part of a field is sent to other origins as well.
 fn is_cross_origin(name: &HeaderName) -> bool {
     is_client_description(name) || *name == ORIGIN || *name == REFERER
 }
 
-/// Whether a field is of the connection, the message or the range, which the proxy writes itself. Icy-MetaData would have a
-/// server put titles between the bytes of the sound.
+/// Whether the proxy itself writes this field, because it concerns the connection, the message or the range.
+/// Icy-MetaData would make a server insert titles between the audio bytes.
 fn is_proxy_owned(name: &HeaderName) -> bool {
     const OWN: [HeaderName; 22] = [
         header::HOST,
@@ -242,9 +242,9 @@ fn is_proxy_owned(name: &HeaderName) -> bool {
         || name_text.starts_with("sec-")
 }
 
-/// As nginx and Apache httpd take for one field. Many requests are remembered, each with its fields.
+/// nginx and Apache httpd accept this much for one field. Many requests are remembered, each with its fields.
 const MAX_HEADER_BYTES: usize = 8 * 1024;
-/// chosen: the programs of a household; 64 MiB at most, if servers fill all of them.
+/// chosen: the programs of a household. At most 64 MiB, if servers fill all jars.
 const MAX_JARS: usize = 32;
 /// As long as a playlist is remembered.
 const JAR_TTL: Duration = Duration::from_secs(1800);
@@ -285,7 +285,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_program_s_fields_go_to_the_origin_that_it_named() {
+    fn a_program_s_fields_are_sent_to_the_origin_that_it_named() {
         let sent = upstream_headers(&PLAYER);
         let own = sent.headers_for(&Url::parse("https://h/seg.ts").unwrap());
         assert_eq!(names(&own), ["authorization", "cookie", "origin", "referer", "user-agent", "x-token"]);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_s_cookies_go_nowhere() {
+    fn a_browser_s_cookies_are_not_forwarded() {
         let mut pairs = PLAYER.to_vec();
         pairs.push(("sec-fetch-site", "same-site"));
         pairs.push(("accept-language", "de"));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_pages_and_the_fields_of_the_connection_stay_here() {
+    fn referers_of_the_proxy_and_hop_by_hop_fields_are_not_forwarded() {
         let page = "http://localhost:8480/https://me:secret@a.example/list";
         let own = upstream_headers(&[
             ("referer", page),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_gave_takes_the_place_of_the_player_s() {
+    fn header_fields_of_the_user_replace_those_of_the_player() {
         let fields = PlayerHeaders::from_request(&request(&PLAYER), listener()).unwrap();
         let given = [(HeaderName::from_static("x-token"), HeaderValue::from_static("2"))];
         let PlayerHeaders(all) = fields.clone().with_overrides(&given);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn each_user_has_a_jar_and_there_is_a_bound() {
+    fn each_user_has_a_cookie_jar_and_their_number_is_bounded() {
         let jars = CookieJars::default();
         let fields = |cookie: &'static str| {
             PlayerHeaders::from_request(&request(&[("cookie", cookie)]), listener()).unwrap()

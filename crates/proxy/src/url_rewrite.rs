@@ -1,8 +1,7 @@
-//! Addresses in playlists and manifests: what a reference means, and what must stand in its place for a player that reaches
-//! everything through the proxy.
+//! Rewrites URLs in playlists and manifests for a player that reaches everything through the proxy.
 //!
-//! An address is changed only if the player would otherwise request something else than the list means. Relative ones
-//! mostly stay: fewer changes, fewer surprises.
+//! A URL is changed only if the player would otherwise request something else than the playlist means. Most relative
+//! URLs stay, which keeps the changes to a minimum.
 
 use url::Url;
 
@@ -10,39 +9,39 @@ use super::parse_budget::{MAX_EXPANDED_URL, MAX_URL, ParseBudget, PlaylistError}
 use super::playlist_marks::{self, TextForm};
 use super::{data_url, media_url};
 
-/// Where a playlist or manifest came from, and where the player believes it to be.
+/// Where a playlist or manifest came from, and under which URL the player knows it.
 #[derive(Clone, Debug)]
 pub(super) struct RewriteContext {
-    /// Behind all redirects.
+    /// The URL after all redirects.
     pub(super) source_url: Url,
-    /// The address at the proxy that the player asked for.
+    /// The URL at the proxy that the player requested.
     pub(super) player_url: Url,
-    /// What stands before a URL at the proxy: `http://127.0.0.1:8480/`.
+    /// The text before a URL at the proxy: `http://127.0.0.1:8480/`.
     pub(super) proxy_prefix: String,
-    /// What stands before a URL that the list names ([`playlist_marks`]).
+    /// The mark before URLs that the playlist names ([`playlist_marks`]).
     pub(super) mark: &'static str,
-    /// The host that the player has named itself, whose URLs need no mark; none: a list has named it.
+    /// The host that the player itself has named, whose URLs need no mark; `None`: a playlist has named it.
     pub(super) unmarked_host: Option<String>,
 }
 
-/// What becomes of a reference.
+/// The result of rewriting a reference.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum RewriteResult {
-    /// It leads the player to the right place.
+    /// The player resolves it correctly.
     Unchanged,
-    /// This must stand in its place.
+    /// It must be replaced by this URL.
     Changed(String),
-    /// It is none that the proxy understands.
+    /// It is no URL that the proxy supports.
     NotAUrl,
 }
 
 impl RewriteContext {
-    /// The same within another base of the same document.
+    /// The context below another base URL of the same document.
     ///
     /// # Errors
-    /// It costs too much.
+    /// The budget is exhausted.
     pub(super) fn with_base(&self, reference: &str, cost: &mut ParseBudget) -> Result<Option<Self>, PlaylistError> {
-        // Every address below it would be as long as this one.
+        // Every URL below it would be as long as this one.
         if reference.len() > MAX_EXPANDED_URL {
             return Ok(None);
         }
@@ -59,11 +58,11 @@ impl RewriteContext {
         }))
     }
 
-    /// What a reference means, without a login: as the proxy knows its resources. None: it is no URL, or too long to be
-    /// fetched ahead.
+    /// Resolves a reference to a URL without a login, as the proxy identifies resources. `None`: it is no URL, or too
+    /// long to be prefetched.
     ///
     /// # Errors
-    /// It costs too much.
+    /// The budget is exhausted.
     pub(super) fn resolve(&self, reference: &str, cost: &mut ParseBudget) -> Result<Option<Url>, PlaylistError> {
         cost.charge_work(self.resolve_cost(reference))?;
         if reference.len() > MAX_EXPANDED_URL {
@@ -76,16 +75,16 @@ impl RewriteContext {
         Ok(Some(url).filter(|url| url.as_str().len() <= MAX_EXPANDED_URL))
     }
 
-    /// What must stand in the place of a reference.
+    /// Rewrites a reference.
     ///
     /// # Errors
-    /// It costs too much.
+    /// The budget is exhausted.
     pub(super) fn rewrite(&self, reference: &str, cost: &mut ParseBudget) -> Result<RewriteResult, PlaylistError> {
         let is_data = reference.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
         if is_data {
             cost.charge_work(reference.len().min(data_url::MAX_SCANNED))?;
             if data_url::contains_playlist(reference) {
-                // Its addresses would be read by the player alone.
+                // The player alone would parse the playlist in it, so its URLs could not be rewritten.
                 return Ok(RewriteResult::Changed(EMPTY_DATA_URL.to_owned()));
             }
         }
@@ -100,7 +99,7 @@ impl RewriteContext {
         }
         cost.urls.add(&absolute);
         if absolute.username().is_empty() && absolute.origin() == self.source_url.origin() {
-            // The login with which the player came, for all that is of the same host.
+            // The player's login applies to all URLs of the same origin.
             let _ = absolute.set_username(self.source_url.username());
             let _ = absolute.set_password(self.source_url.password());
         }
@@ -110,7 +109,7 @@ impl RewriteContext {
         if resolved.as_ref().map(Url::as_str) == Some(expected.as_str()) {
             return Ok(RewriteResult::Unchanged);
         }
-        // A program that does not follow the address as it stands now would request something else of the proxy.
+        // A program that resolves the original URL differently would request something else from the proxy.
         if let Some(url) = resolved.filter(|taken| taken.origin() == self.player_url.origin())
             && url.path().get(1..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http"))
             && let Ok(proxied) = media_url::parse(url.path())
@@ -122,11 +121,10 @@ impl RewriteContext {
         Ok(RewriteResult::Changed(expected))
     }
 
-    /// Writes text that the proxy does not take for an address, so that no player is led around the mark by it. How many
-    /// marks it needed.
+    /// Writes text that the proxy does not parse as a URL, with the marks that it needs. Returns their number.
     ///
     /// # Errors
-    /// It costs too much.
+    /// The budget is exhausted.
     pub(super) fn write_unparsed(
         &self,
         out: &mut String,
@@ -138,10 +136,10 @@ impl RewriteContext {
         Ok(count)
     }
 
-    /// A value that the proxy does not take for an address, with the marks that it needs; none: it needs none.
+    /// Inserts the necessary marks into a value that the proxy does not parse as a URL; `None`: it needs none.
     ///
     /// # Errors
-    /// It costs too much.
+    /// The budget is exhausted.
     pub(super) fn mark_value(&self, value: &str, cost: &mut ParseBudget) -> Result<Option<String>, PlaylistError> {
         cost.charge_work(value.len())?;
         let (text, count) =
@@ -149,19 +147,19 @@ impl RewriteContext {
         Ok((count > 0).then(|| text.into_owned()))
     }
 
-    /// The proxy's address and port, as the player writes them.
+    /// The proxy's host and port, as the player writes them.
     fn authority(&self) -> &str {
         self.proxy_prefix.trim_start_matches("http://").split('/').next().unwrap_or_default()
     }
 
-    /// The bytes that are touched when a reference is resolved.
+    /// The number of bytes that are touched when a reference is resolved.
     fn resolve_cost(&self, reference: &str) -> usize {
         self.source_url.as_str().len() + self.player_url.as_str().len() + reference.len() + RESOLVE_COST
     }
 }
 
-/// Whether a reference is of a scheme that is not played over HTTP (RFC 3986 section 3.1). Such a one may be long: the
-/// content of a `data:` address is in the address.
+/// Whether a reference has a scheme other than HTTP (RFC 3986 section 3.1). Such references may be long: a `data:` URL
+/// contains the data.
 fn has_other_scheme(reference: &str) -> bool {
     let Some((scheme, _)) = reference.split_once(':') else { return false };
     let is_scheme = scheme.len() <= MAX_SCHEME
@@ -170,10 +168,10 @@ fn has_other_scheme(reference: &str) -> bool {
     is_scheme && !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https")
 }
 
-/// Resolving even an empty reference takes some work.
+/// Work for resolving even an empty reference.
 const RESOLVE_COST: usize = 64;
 const MAX_SCHEME: usize = 64;
-/// In the place of a list within a `data:` URL.
+/// Replaces a `data:` URL that contains a playlist.
 const EMPTY_DATA_URL: &str = "data:,";
 
 #[cfg(test)]
@@ -184,7 +182,7 @@ pub(super) mod tests {
 
     pub(in super::super) const VIA: &str = "http://127.0.0.1:8480/";
 
-    /// What costs no more than any list may.
+    /// A budget that is sufficient for the tests.
     pub(in super::super) fn affordable() -> ParseBudget {
         ParseBudget::new(1 << 20, u64::MAX, Instant::now() + Duration::from_secs(600))
     }
@@ -214,7 +212,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_player_stays_with_the_proxy_whatever_the_form_of_an_address() {
+    fn urls_of_all_forms_lead_to_the_proxy() {
         let context = same_url_context("https://h/a/b/list.m3u8?x=1");
         for (reference, to) in [
             ("seg1.ts", None),
@@ -226,7 +224,8 @@ pub(super) mod tests {
             ("http://other:81/x", Some("from-list/http://other:81/x")),
             ("/root/seg1.ts", Some("https://h/root/seg1.ts")),
             ("//cdn.example/x", Some("from-list/https://cdn.example/x")),
-            // More steps up than there are: the origin stops at its root, the proxy's address would lose the host.
+            // More parent segments than exist: the origin's URL stops at its root, while the proxy's URL would lose the
+            // host.
             ("../../../../x.ts", Some("https://h/x.ts")),
             ("data:text/plain,x", None),
             ("skd://key", None),
@@ -238,7 +237,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_list_within_an_address_reaches_no_player() {
+    fn a_playlist_in_a_data_url_is_removed() {
         let context = same_url_context("https://h/list.m3u8");
         assert_eq!(
             moved(&context, "data:,%23EXTM3U%0Ahttp://127.0.0.1:8480/http:%2F/10.0.0.1/x").unwrap(),
@@ -247,7 +246,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_login_goes_with_everything_of_its_host_and_nothing_else() {
+    fn a_login_is_added_to_urls_of_its_origin_only() {
         let context = same_url_context("https://me:pw@h/a/list.m3u8");
         assert_eq!(moved(&context, "seg.ts"), None);
         assert_eq!(moved(&context, "/seg.ts").unwrap(), format!("{VIA}https://me:pw@h/seg.ts"));
@@ -257,7 +256,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn behind_a_redirect_relative_addresses_are_of_the_place_it_led_to() {
+    fn after_a_redirect_relative_urls_are_resolved_against_its_target() {
         let other = context("https://h/live", "https://edge.example/1/list.m3u8");
         assert_eq!(moved(&other, "seg.ts").unwrap(), format!("{VIA}from-list/https://edge.example/1/seg.ts"));
         let within = context("https://h/old/list.m3u8", "https://h/old/other.m3u8");
@@ -265,7 +264,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn addresses_that_no_request_could_name_stay_and_data_may_be_long() {
+    fn urls_too_long_to_request_stay_and_data_urls_may_be_long() {
         let context = same_url_context("https://h/a/list.m3u8");
         let long = "x".repeat(MAX_URL);
         assert!(moved(&context, &format!("/{}", &long[1..])).is_some());
@@ -279,7 +278,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_long_base_makes_every_reference_dear() {
+    fn a_long_base_makes_every_reference_expensive() {
         let context = same_url_context(&format!("https://h/{}/list.m3u8", "x".repeat(60_000)));
         let mut cost = affordable();
         assert!((0..10_000).any(|_| context.rewrite("a.ts", &mut cost).is_err()));

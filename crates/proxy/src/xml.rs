@@ -1,9 +1,9 @@
-//! The elements of an XML document, with the places in its text where attributes and contents stand.
+//! The elements of an XML document, with the positions of attributes and contents in its text.
 //!
-//! quick-xml finds the tags; what is built of them is a flat list with a few dozen bytes for each element and attribute, so
-//! that its size can be bounded while it grows. Trees of other crates (roxmltree) were not used: they cannot be stopped, and
-//! compare each attribute of an element with all others. Namespaces are ignored, because manifests in the wild have
-//! several. A document type declaration is refused, as everywhere where XML comes from strangers.
+//! quick-xml finds the tags. They are stored in a flat list with a few dozen bytes for each element and attribute,
+//! whose size can be bounded while it grows. Tree builders of other crates (roxmltree) cannot be stopped, and compare
+//! each attribute of an element with all others. Namespaces are ignored, because manifests in the wild use several. A
+//! document type declaration is refused, because the documents are untrusted.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,53 +13,53 @@ use quick_xml::events::{BytesStart, Event};
 
 use super::parse_budget::{MAX_EXPANDED_URL, ParseBudget, PlaylistError, limit_error, malformed_error};
 
-/// A document.
+/// A parsed document.
 #[derive(Debug)]
 pub(super) struct XmlTree<'a> {
     source: &'a str,
-    /// In the order of their start tags.
+    /// The elements, in the order of their start tags.
     elements: Vec<Element<'a>>,
     attributes: Vec<Attribute<'a>>,
 }
 
-/// The number of an element in a tree.
+/// The number of an element in its tree.
 pub(super) type ElementId = usize;
 
 #[derive(Debug)]
 struct Element<'a> {
-    /// Without its prefix.
+    /// The name without its prefix.
     name: &'a str,
-    /// Of the tree's attributes, those of this element.
+    /// Indices of this element's attributes in the tree.
     attributes: Range<u32>,
-    /// From behind the start tag to the end tag; empty for an element without an end tag.
+    /// From the end of the start tag to the end tag; empty for an element without an end tag.
     content: Range<u32>,
     /// The first element that is not within this one.
     next_outside: u32,
-    /// There is text in it, beside its elements, that is not blank.
+    /// The element directly contains text that is not blank.
     has_text: bool,
 }
 
-/// An attribute.
+/// An attribute of an element.
 #[derive(Debug)]
 pub(super) struct Attribute<'a> {
-    /// Without its prefix.
+    /// The name without its prefix.
     pub(super) name: &'a str,
     value: &'a str,
-    /// Where the value stands, within its quotes.
+    /// The offset of the value, within its quotes.
     value_start: u32,
 }
 
 impl<'a> XmlTree<'a> {
-    /// Reads a document.
+    /// Parses a document.
     ///
     /// # Errors
-    /// It is not well-formed, or costs too much.
+    /// It is not well-formed, or the budget is exhausted.
     pub(super) fn parse(source: &'a str, cost: &mut ParseBudget) -> Result<Self, PlaylistError> {
         let mut tree = Self { source, elements: Vec::new(), attributes: Vec::new() };
-        // The reader does not count a byte order mark.
+        // The reader's positions do not include a byte order mark.
         let bom_len = source.len() - source.trim_start_matches('\u{feff}').len();
         let mut reader = Reader::from_str(source.get(bom_len..).unwrap_or_default());
-        // Of comments only the end matters.
+        // The syntax within comments does not matter, only their end.
         reader.config_mut().check_comments = false;
         let mut open_elements: Vec<ElementId> = Vec::new();
         loop {
@@ -81,7 +81,7 @@ impl<'a> XmlTree<'a> {
                     let closed = closed.ok_or_else(|| syntax_error(event_start))?;
                     (closed.content.end, closed.next_outside) = (event_start as u32, next);
                 }
-                Event::DocType(_) => return Err(malformed_error("it has a document type declaration")),
+                Event::DocType(_) => return Err(malformed_error("the manifest has a document type declaration")),
                 Event::Text(text) if is_blank(&text) => {}
                 Event::Text(_) | Event::CData(_) | Event::GeneralRef(_) => {
                     let parent = open_elements.last().and_then(|id| tree.elements.get_mut(*id));
@@ -97,14 +97,14 @@ impl<'a> XmlTree<'a> {
         Ok(tree)
     }
 
-    /// The memory that the tree of a text takes up, at most.
+    /// The maximum memory of the tree of a text.
     pub(super) fn max_memory(text: &str) -> usize {
         let count_of = |wanted: u8| text.bytes().filter(|byte| *byte == wanted).count();
         let elements = count_of(b'<').min(MAX_ELEMENTS) * size_of::<Element<'_>>();
         elements + count_of(b'=').min(MAX_ATTRIBUTES) * size_of::<Attribute<'_>>()
     }
 
-    /// Adds an element whose start tag is `from..to` of the text.
+    /// Adds an element whose start tag is at `start_offset..end_offset` of the text.
     fn add_element(
         &mut self,
         start: &BytesStart<'_>,
@@ -116,11 +116,11 @@ impl<'a> XmlTree<'a> {
             return Err(syntax_error(start_offset));
         }
         let first_attribute = self.attributes.len();
-        // Its own check for equal names is left out: it compares or keeps them all.
+        // quick-xml's check for duplicate names compares or stores all names, so it is disabled.
         for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(|_| syntax_error(start_offset))?;
             if attribute.key.as_namespace_binding().is_some() {
-                // `xmlns:media` is no attribute called media.
+                // `xmlns:media` declares a namespace and is no attribute `media`.
                 continue;
             }
             let locate = |slice: &str| {
@@ -149,15 +149,15 @@ impl<'a> XmlTree<'a> {
         push_tight(&mut self.elements, Element { name, attributes, content, next_outside: next, has_text: false });
         if self.elements.len() > MAX_ELEMENTS || self.attributes.len() > MAX_ATTRIBUTES {
             let bounds = format!("{MAX_ELEMENTS} elements or {MAX_ATTRIBUTES} attributes");
-            return Err(limit_error(format!("it has more than {bounds}")));
+            return Err(limit_error(format!("the manifest has more than {bounds}")));
         }
         Ok(id)
     }
 
-    /// The outermost element.
+    /// The root element.
     pub(super) const ROOT: ElementId = 0;
 
-    /// How many elements there are; their numbers follow one another in the order of the text.
+    /// The number of elements. Their IDs are consecutive, in the order of the text.
     pub(super) fn len(&self) -> usize {
         self.elements.len()
     }
@@ -173,18 +173,18 @@ impl<'a> XmlTree<'a> {
         self.source.get(from..end).unwrap_or_default()
     }
 
-    /// Where the name in the start tag ends.
+    /// The offset at which the name in the start tag ends.
     pub(super) fn name_end(&self, id: ElementId) -> usize {
         let name = self.name(id);
         offset_in(self.source, name).map_or(0, |at| at + name.len())
     }
 
-    /// From behind the start tag to the end tag; empty, and behind the tag, for an element without an end tag.
+    /// From the end of the start tag to the end tag; empty, after the tag, for an element without an end tag.
     pub(super) fn content(&self, id: ElementId) -> Range<usize> {
         self.elements.get(id).map_or(0..0, |element| element.content.start as usize..element.content.end as usize)
     }
 
-    /// The first element behind this one and all within it.
+    /// The first element after this one and all its descendants.
     pub(super) fn next_outside(&self, id: ElementId) -> ElementId {
         self.elements.get(id).map_or(usize::MAX, |element| element.next_outside as usize)
     }
@@ -194,7 +194,7 @@ impl<'a> XmlTree<'a> {
         self.attributes.get(indices.start as usize..indices.end as usize).unwrap_or_default()
     }
 
-    /// The value of an attribute; none: there is no such one, or it is so long that it makes no sense.
+    /// The value of an attribute; `None`: there is none, or it is implausibly long.
     pub(super) fn attribute(&self, id: ElementId, name: &str) -> Option<Cow<'a, str>> {
         let attribute = self.attributes(id).iter().find(|attribute| attribute.name == name)?;
         Some(attribute).filter(|attribute| attribute.value.len() <= MAX_EXPANDED_URL).map(Attribute::value)
@@ -206,17 +206,17 @@ impl<'a> XmlTree<'a> {
             .take_while(move |child| *child < end)
     }
 
-    /// The children of this name.
+    /// The children with this name.
     pub(super) fn children_named(&self, id: ElementId, name: &str) -> impl Iterator<Item = ElementId> {
         self.children(id).filter(move |child| self.name(*child) == name)
     }
 
-    /// Whether there is text in an element, beside the elements in it, that is not blank.
+    /// Whether an element directly contains text that is not blank.
     pub(super) fn has_text(&self, id: ElementId) -> bool {
         self.elements.get(id).is_some_and(|element| element.has_text)
     }
 
-    /// All text in an element: without the elements in it, and with their text.
+    /// The text of an element, first without its descendants and then with them.
     pub(super) fn own_and_nested_text(
         &self,
         id: ElementId,
@@ -246,7 +246,7 @@ impl<'a> XmlTree<'a> {
         }
     }
 
-    /// The text of an element without others in it, and where its content stands in the source.
+    /// The text of an element without children, and the position of its content in the source.
     pub(super) fn text(
         &self,
         id: ElementId,
@@ -279,14 +279,14 @@ impl<'a> Attribute<'a> {
         unescape_lenient(self.value)
     }
 
-    /// Where its value stands in the text.
+    /// The position of the value in the text.
     pub(super) fn value_range(&self) -> Range<usize> {
         let start = self.value_start as usize;
         start..start + self.value.len()
     }
 }
 
-/// One more item. Doubling would take up memory that nobody has counted.
+/// Appends an item. Doubling the capacity would allocate memory that is not accounted.
 fn push_tight<T>(all: &mut Vec<T>, one: T) {
     if all.len() == all.capacity() {
         all.reserve_exact(64 + all.len() / 8);
@@ -294,10 +294,10 @@ fn push_tight<T>(all: &mut Vec<T>, one: T) {
     all.push(one);
 }
 
-/// A text without its references; what is no known reference stays.
+/// Resolves the references in a text; unknown references are kept.
 fn unescape_lenient(text: &str) -> Cow<'_, str> {
     use quick_xml::escape::unescape;
-    // One unknown reference keeps the others from nothing.
+    // An unknown reference does not keep the others from being resolved.
     unescape(text).unwrap_or_else(|_| {
         let mut out = String::with_capacity(text.len());
         for part in text.split_inclusive(';') {
@@ -309,7 +309,7 @@ fn unescape_lenient(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A reference that XML parsers refuse and those of HTML take for a character that can be a part of an address.
+/// Finds a reference that XML parsers reject, but HTML parsers resolve to a character that matters in URLs.
 pub(super) fn html_only_reference(text: &str) -> Option<&str> {
     text.match_indices('&').find_map(|(ampersand, _)| {
         let rest = text.get(ampersand + 1..)?;
@@ -325,7 +325,7 @@ pub(super) fn html_only_reference(text: &str) -> Option<&str> {
     })
 }
 
-/// What a text that is no XML means to a lenient parser: without comments, and without the bounds of CDATA sections.
+/// How a lenient parser reads a text that is no XML: comments are removed, and the contents of CDATA sections are kept.
 pub(super) fn lenient_text(text: &str) -> String {
     let (mut out, mut remaining) = (String::with_capacity(text.len()), text);
     while let Some((before, after)) = remaining.split_once("<!") {
@@ -352,20 +352,20 @@ fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-/// Where a part of a text stands in it.
+/// The offset of a part within a text.
 fn offset_in(text: &str, part: &str) -> Option<usize> {
     let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
     (start + part.len() <= text.len()).then_some(start)
 }
 
 fn syntax_error(at: usize) -> PlaylistError {
-    malformed_error(format!("it is no XML from byte {at} on"))
+    malformed_error(format!("it is not well-formed XML from byte {at} on"))
 }
 
-/// chosen: a day of live television in segments of two seconds, described one by one, in three renditions.
+/// chosen: a day of live television in three renditions, with each segment of two seconds described individually.
 const MAX_ELEMENTS: usize = 120_000;
 const MAX_ATTRIBUTES: usize = 250_000;
-/// HTML's names of characters that matter in addresses.
+/// HTML's names of characters that matter in URLs.
 const HTML_REFERENCES: [&str; 10] =
     ["colon", "sol", "bsol", "Tab", "NewLine", "period", "percnt", "quest", "num", "commat"];
 /// chosen: several times what the largest elements of ISO/IEC 23009-1 have.
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_attributes_and_texts_are_where_they_are() {
+    fn elements_attributes_and_texts_are_located() {
         let text = "\u{feff}<?xml version='1.0'?><!-- a -- > --><m:MPD xmlns:m='u' a=\"1&amp;2\" b='>'>\n<B>x&lt;<![CDATA[<y>]]></B>\
             <C/><D><E f = 'g'></E></D></m:MPD> <!-- end -->";
         let tree = read(text).unwrap();
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_formed_is_refused() {
+    fn malformed_documents_are_refused() {
         for text in [
             "",
             " ",
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_and_elements_have_a_bound_and_depth_costs_nothing() {
+    fn attributes_and_elements_are_bounded_and_depth_is_not() {
         let many: String = (0..MAX_ATTRIBUTES_OF_ELEMENT + 1).map(|n| format!(" a{n}=''")).collect();
         assert!(matches!(read(&format!("<a{many}/>")), Err(PlaylistError::Limit(_))));
         assert!(matches!(read(&format!("<a>{}</a>", "<b/>".repeat(MAX_ELEMENTS))), Err(PlaylistError::Limit(_))));

@@ -26,7 +26,7 @@ fn what_cannot_start_says_why_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let _held = TcpListener::bind(taken).unwrap();
     let taken = taken.to_string();
-    refused(&["proxy", "--listen", &taken], 1, "the port is taken");
+    refused(&["proxy", "--listen", &taken], 1, "the port is already in use");
     refused(&["proxy", "--listen", "0.0.0.0:0"], 64, "--allow-lan");
     refused(&["proxy", "--listen", "127.0.0.1:0", "--status-listen", "0.0.0.0:0", "--allow-lan"], 64, "0.0.0.0:0");
     refused(&["proxy", "--listen", "here"], 64, "invalid");

@@ -104,7 +104,7 @@ fn what_cannot_be_played_is_said_in_one_line() {
         (server.url("/forbidden"), &[], 403, "the server answers 403"),
         (refused.to_owned(), &[], 502, "connection refused"),
         (refused.to_owned(), &["-r", "5-"], 502, "connection refused"),
-        ("nonsense".to_owned(), &[], 400, "the path is no URL"),
+        ("nonsense".to_owned(), &[], 400, "the path is not a URL"),
         ("ftp://127.0.0.1/x".to_owned(), &[], 400, "only http and https"),
         (server.url("/page"), &["-d", "x"], 405, "only GET and HEAD"),
         (proxy.of(&server.url("/page")), &[], 508, "the proxy itself"),

@@ -145,7 +145,7 @@ fn the_dear_link_rests_while_the_other_one_suffices_and_works_when_that_dies() {
     let mut player = cinema.player(&proxy, 0);
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(6));
     let before = proxy.wait("rests", |now| rests(now) == ["lte0"]);
-    assert_eq!(before["sessions"][0]["decided"]["why"], "the others suffice, for less");
+    assert_eq!(before["sessions"][0]["decided"]["why"], "the other links suffice at lower cost");
     let (more, waited_too) = watch(&mut player, rate, Duration::from_secs(4));
     got.extend(more);
     let after = proxy.now();

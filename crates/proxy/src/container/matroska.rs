@@ -1,34 +1,36 @@
-//! Matroska and WebM: elements within elements (RFC 8794 §5 and §6; RFC 9559 §5.1.2).
+//! Scans Matroska and WebM, which consist of nested elements (RFC 8794 §5 and §6; RFC 9559 §5.1.2).
 //!
-//! In: the bytes from an element on. Out: the duration that `Info` has, and the marks of `Cues`. `Info` stands before the
-//! first cluster; a stream that was never finished has none. `Cues` mostly stand at the end, where a player reads them or
-//! not; `SeekHead` says where.
+//! Finds the duration in `Info` and index marks in `Cues`. `Info` precedes the first cluster; a recording that was
+//! never finished has no duration. `Cues` are usually at the end of the file, where not every player reads them;
+//! `SeekHead` contains their position.
 
 use marline_core::units::Duration;
 
 use super::{ScanStep, VideoTiming, big_endian};
 
-/// Whether a file begins with the head of an EBML document.
+/// Whether a file begins with an EBML header.
 pub(super) fn is_matroska(held: &[u8]) -> bool {
     held.starts_with(&[0x1a, 0x45, 0xdf, 0xa3])
 }
 
-/// Where in the elements the scan is.
+/// State of the scan, which visits one element after the other.
 #[derive(Debug)]
 pub(super) struct MatroskaScan {
-    /// Nanoseconds of a tick; a million if the file does not say.
+    /// Nanoseconds per tick; by default a million.
     timestamp_scale: u64,
     duration_ticks: Option<f64>,
-    /// Where the contents of the segment begin: positions count from there.
+    /// The offset of the segment's contents, to which positions are relative.
     segment_start: u64,
-    /// The seek that is being read: which element, and where.
+    /// The `Seek` entry that is being read: element ID and position.
     current_seek: (u64, u64),
+    /// The offset of `Cues`, from `SeekHead`.
     cues_start: Option<u64>,
+    /// The end of `Cues`, while they are being read.
     cues_end: Option<u64>,
     index: Vec<(Duration, u64)>,
-    /// The moment of the cue that is being read.
+    /// The time of the cue that is being read.
     cue_time: u64,
-    /// The first cluster.
+    /// The offset of the first cluster.
     pub(super) media_start: Option<u64>,
     pub(super) found: Option<(VideoTiming, &'static str)>,
 }
@@ -51,7 +53,7 @@ impl Default for MatroskaScan {
 }
 
 impl MatroskaScan {
-    /// The element at `at`, as far as it is held.
+    /// Parses the element at offset `at`, whose bytes are held at least in part.
     pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
         let next = self.read_element(at, held);
         let finished_cues = self.cues_end.filter(|end| matches!(next, ScanStep::SkipTo(next) if next >= *end));
@@ -86,7 +88,7 @@ impl MatroskaScan {
             INFO | SEEK_HEAD | SEEK | CUE_POINT | CUE_TRACK_POSITIONS => ScanStep::SkipTo(at + body_start),
             CLUSTER => {
                 self.media_start.get_or_insert(at);
-                // What lies between is clusters.
+                // Only clusters lie between here and the cues, so they are skipped.
                 self.cues_start.take().filter(|cues| *cues > at).map_or(ScanStep::Done, ScanStep::SkipTo)
             }
             _ if is_size_unknown => ScanStep::Done,
@@ -117,18 +119,18 @@ impl MatroskaScan {
         }
     }
 
-    /// A cue leads to this place.
+    /// Adds an index mark at this position.
     fn add_cue(&mut self, position: u64) {
         let moment = u128::from(self.cue_time) * u128::from(self.timestamp_scale);
         let moment = u64::try_from(moment).map(Duration::from_nanos);
         let (Ok(moment), Some(offset)) = (moment, self.segment_start.checked_add(position)) else { return };
-        // Of several tracks each has its cues; they rise as the file does.
+        // Each track has cues of its own. Only increasing ones are kept.
         if self.index.len() < MAX_CUES && self.index.last().is_none_or(|last| last.0 < moment && last.1 < offset) {
             self.index.push((moment, offset));
         }
     }
 
-    /// The scale may stand behind the duration: both are told of again.
+    /// Publishes the timing. The scale may follow the duration in the file, so both trigger an update.
     fn update_found(&mut self) {
         let seconds = self.duration_ticks.unwrap_or_default() * self.timestamp_scale as f64 / 1e9;
         if let Ok(duration) = Duration::try_from_secs_f64(seconds)
@@ -142,13 +144,13 @@ impl MatroskaScan {
     }
 }
 
-/// How many bytes a number has, by its first one.
+/// The length of a variable-size integer, from its first byte.
 fn vint_len(bytes: &[u8]) -> Option<usize> {
     let zeros = bytes.first()?.leading_zeros() as usize;
     (zeros < 8).then_some(zeros + 1)
 }
 
-/// All ones: nobody knows (RFC 8794 §6.2).
+/// All ones: the size is unknown (RFC 8794 §6.2).
 fn is_unknown_size(size: &[u8]) -> bool {
     let ones = u64::MAX >> (64 - 7 * size.len());
     big_endian(size) & ones == ones
@@ -167,7 +169,7 @@ const CUE_POINT: u64 = 0xbb;
 const CUE_TIME: u64 = 0xb3;
 const CUE_TRACK_POSITIONS: u64 = 0xb7;
 const CUE_CLUSTER_POSITION: u64 = 0xf1;
-/// chosen: a day with a cue each two seconds.
+/// chosen: a day with a cue every two seconds.
 const MAX_CUES: usize = 50_000;
 const CLUSTER: u64 = 0x1f43_b675;
 
@@ -178,7 +180,7 @@ mod tests {
     use super::super::ContainerScan;
     use super::*;
 
-    /// With a size of eight bytes, as muxers leave it that fill it in later.
+    /// With a size of eight bytes, as written by muxers that fill it in later.
     fn element(id: &[u8], body: &[u8]) -> Vec<u8> {
         let mut size = (body.len() as u64).to_be_bytes();
         size[0] = 1;
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_duration_is_in_ticks_of_the_scale_whichever_comes_first() {
+    fn the_duration_is_scaled_in_either_order_of_elements() {
         let scale = vec![0x2a, 0xd7, 0xb1, 0x83, 0x0f, 0x42, 0x40];
         let ticks = [vec![0x44, 0x89, 0x88], 12_500.0_f64.to_bits().to_be_bytes().to_vec()].concat();
         let twelve = Some(VideoTiming::Duration(Duration::from_millis(12_500)));
@@ -215,7 +217,7 @@ mod tests {
         assert_eq!(found(&file(&[], false)), None);
     }
     #[test]
-    fn cues_at_the_end_say_where_the_thick_parts_lie_once_the_player_reads_them() {
+    fn cues_at_the_end_yield_a_profile_once_the_player_reads_them() {
         let ticks = [vec![0x44, 0x89, 0x88], 4000.0_f64.to_bits().to_be_bytes().to_vec()].concat();
         let cue = |moment: u16, place: u16| {
             let position =

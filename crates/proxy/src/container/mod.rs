@@ -1,21 +1,21 @@
-//! How long a video is, from its container, while its bytes pass by.
+//! Finds the duration of a video in its container, while the bytes pass through the proxy.
 //!
-//! In: pieces of the file with their offsets, in any order, as players ask for them. Out: a [`Video`] as soon as the
-//! container tells.
+//! It is fed chunks of the file with their offsets, in any order, and yields a [`VideoTiming`] as soon as the container
+//! contains one.
 //!
-//! 1. Nothing is asked for: the scan looks at what the player reads anyway. It wants one offset at a time and takes it
-//!    whenever it comes by; a player reads a head at the end of the file before it plays, so the scan sees it, too.
-//! 2. MP4: `mvhd` has the duration (ISO 14496-12 §8.2.2), of fragmented ones `mehd`; `sidx` has bytes and time of each
-//!    fragment (§8.16.3), `stbl` where each chunk lies and when it is played (§8.5). Matroska and WebM: `Duration` of
+//! 1. Nothing is requested: the scan examines only what the player reads. It waits for one offset at a time and takes
+//!    it from whichever chunk contains it. A player reads a head at the end of the file before it plays, so the scan
+//!    sees it as well.
+//! 2. MP4: `mvhd` has the duration (ISO 14496-12 §8.2.2), `mehd` that of fragmented files; `sidx` has bytes and time of
+//!    each fragment (§8.16.3), and `stbl` the offset and time of each chunk (§8.5). Matroska and WebM: `Duration` of
 //!    `Info` (RFC 9559 §5.1.2), and the clusters of `Cues` (§5.1.5) if the player reads them. MPEG-TS: clock references
-//!    over bytes (ISO 13818-1 §2.4.3.4).
-//! 3. No figure is believed that makes no sense: a duration of zero or of more than a year is none.
-//! 4. At most [`MOST`] bytes are held, and never any of the video itself.
+//!    and the bytes between them (ISO 13818-1 §2.4.3.4).
+//! 3. Implausible figures are ignored: a duration of zero or of more than a year.
+//! 4. At most [`MAX_HELD`] bytes are held, and none of the media data.
+//! 5. The head of any other file is kept for a program that knows more containers
+//!    ([`ContainerScan::take_unknown_head`]).
 //!
-//! 5. The head of any other file is kept, for somebody who knows more containers ([`Scan::strange`]).
-//!
-//! A crate was not used: those that read MP4 or Matroska want a whole file that can be sought in, and this needs a
-//! hundredth of them.
+//! Crates that read MP4 or Matroska need a whole seekable file, and this needs a hundredth of them.
 
 mod matroska;
 mod mp4;
@@ -24,21 +24,21 @@ mod ts;
 use marline_core::playback::{MediaProfile, ProfileError};
 use marline_core::units::{Bitrate, DataSize, Duration};
 
-/// What a container tells of its video.
+/// The timing of a video, as far as its container contains it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum VideoTiming {
-    /// How long it is.
+    /// The duration.
     Duration(Duration),
-    /// How long it is piece by piece, each with its bytes, from the first byte of the file.
+    /// Duration and size of successive fragments, from the first byte of the file.
     Fragments(Vec<(Duration, DataSize)>),
-    /// How long it is, and from which byte on it plays what comes at some moments, the moments rising.
+    /// The duration, and the file offset from which the data of some moments begin, in increasing order of the moments.
     Index(Duration, Vec<(Duration, u64)>),
-    /// How many bytes make a second.
+    /// The mean rate.
     Rate(Bitrate),
 }
 
 impl VideoTiming {
-    /// The decoding curve of a file of `total` bytes; none: it would make no sense.
+    /// The profile of a file of `total` bytes; `None`: it would be implausible.
     pub(super) fn profile(&self, total: DataSize) -> Option<MediaProfile> {
         let profile = match self {
             Self::Duration(duration) => MediaProfile::variable([(*duration, total)]),
@@ -56,21 +56,21 @@ impl VideoTiming {
     }
 }
 
-/// A look at one file.
+/// The scan of one file.
 #[derive(Debug)]
 pub(super) struct ContainerScan {
-    /// Where `held` begins.
+    /// The file offset at which `held` begins.
     held_start: u64,
     held: Vec<u8>,
     container: Container,
     found: Option<(VideoTiming, &'static str)>,
-    /// Where the first picture or sound begins.
+    /// The offset of the first picture or sound.
     media_start: Option<u64>,
-    /// How a file begins that is in no container of ours.
+    /// The head of a file in an unsupported container.
     unknown_head: Option<Vec<u8>>,
 }
 
-/// Which container it is.
+/// The detected container, with its parser.
 #[derive(Debug)]
 enum Container {
     Unknown,
@@ -78,16 +78,16 @@ enum Container {
     Matroska(matroska::MatroskaScan),
     Ts(ts::PcrRate),
     Unsupported,
-    /// There is nothing more to learn.
+    /// Nothing more can be learnt.
     Done,
 }
 
-/// What a step makes of the bytes held.
+/// The result of parsing the held bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ScanStep {
-    /// More of them are needed.
+    /// More bytes are needed.
     NeedMore,
-    /// Go on at this offset.
+    /// Continue at this offset of the file.
     SkipTo(u64),
     /// Nothing more can be learnt.
     Done,
@@ -107,7 +107,7 @@ impl Default for ContainerScan {
 }
 
 impl ContainerScan {
-    /// Some bytes of the file. Tells whether something was learnt.
+    /// Scans some bytes of the file, which begin at offset `at`. Returns whether something was learnt.
     pub(super) fn feed(&mut self, at: u64, bytes: &[u8]) -> bool {
         let mut has_learnt = false;
         while !self.is_done() {
@@ -117,36 +117,36 @@ impl ContainerScan {
             if new_bytes.is_empty() {
                 break;
             }
-            // A piece at a time: most of what passes by is skipped, not held.
+            // Small chunks, because most bytes are skipped and need not be held.
             self.held.extend_from_slice(new_bytes.get(..CHUNK_SIZE).unwrap_or(new_bytes));
             has_learnt |= self.advance();
         }
         has_learnt
     }
 
-    /// What the file plays, and where that is written.
+    /// The timing of the video, and the name of the structure that contained it.
     pub(super) fn video(&self) -> Option<(&VideoTiming, &'static str)> {
         self.found.as_ref().map(|(video, source)| (video, *source))
     }
 
-    /// Where its first picture or sound begins: before that no player has anything to show.
+    /// The offset of the first picture or sound. Before it, a player has nothing to show.
     pub(super) fn media_start(&self) -> Option<u64> {
         self.media_start
     }
 
-    /// The head of a file that is in no container of ours, once.
+    /// The head of a file in an unsupported container. Returned once.
     pub(super) fn take_unknown_head(&mut self) -> Option<Vec<u8>> {
         self.unknown_head.take()
     }
 
-    /// Somebody else knows what it plays.
+    /// Sets the timing of the video, as found by another source.
     pub(super) fn set_video(&mut self, video: VideoTiming, source: &'static str) {
         if is_plausible(&video) {
             self.found = Some((video, source));
         }
     }
 
-    /// Whether nothing more will be learnt.
+    /// Whether nothing more can be learnt.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.container, Container::Done)
     }
@@ -190,6 +190,7 @@ impl ContainerScan {
             }
             match next {
                 ScanStep::SkipTo(at) if at > self.held_start => {
+                    // Discard the held bytes before the offset that is needed next.
                     let skipped = usize::try_from(at - self.held_start).unwrap_or(usize::MAX).min(self.held.len());
                     self.held.drain(..skipped);
                     self.held_start = at;
@@ -208,8 +209,8 @@ impl ContainerScan {
     }
 }
 
-/// Everything before a mark is needed by its moment. Where one kind of bytes lies behind all others the player reads at
-/// two places at once, and marks say nothing of its pace.
+/// A profile from index marks: all bytes before a mark are needed by its moment. If the file is not interleaved (one
+/// kind of data follows all others), the player reads at two offsets at once and the marks do not describe its rate.
 fn index_profile(duration: Duration, marks: &[(Duration, u64)], total: u64) -> Result<MediaProfile, ProfileError> {
     let lead = |(moment, offset): &(Duration, u64)| {
         *offset as f64 / total.max(1) as f64 - moment.as_secs_f64() / duration.as_secs_f64()
@@ -256,27 +257,28 @@ fn is_plausible(video: &VideoTiming) -> bool {
     !duration.is_zero() && duration <= MAX_DURATION
 }
 
-/// `ticks` of a clock that ticks `scale` times a second.
+/// The duration of `ticks` at `scale` ticks per second.
 fn ticks_to_duration(ticks: u64, scale: u64) -> Option<Duration> {
     let nanos = u128::from(ticks) * 1_000_000_000 / u128::from(scale.max(1));
     (scale > 0).then(|| u64::try_from(nanos).ok().map(Duration::from_nanos)).flatten()
 }
 
-/// Eight bytes at most, the most significant first.
+/// A big-endian number of at most eight bytes.
 fn big_endian(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// Nothing lasts longer than a year.
+/// Longer durations are implausible.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
-/// No part of a video that plays along has so much of the bytes so much too early.
+/// In interleaved files, no mark is this fraction of the file ahead of its share of the duration.
 const MAX_INTERLEAVING_LEAD: f64 = 0.5;
-/// Marks closer than that are one.
+/// Closer marks are merged.
 const MIN_INDEX_STEP: Duration = Duration::from_millis(500);
-/// A `sidx` of a day of two-second fragments is half of it.
+/// The `sidx` of a day of two-second fragments needs half of it.
 const MAX_HELD: usize = 1 << 20;
 const CHUNK_SIZE: usize = 4096;
-/// Of a strange file. chosen: the heads of AVI, FLV, ASF, Ogg, FLAC and MP3 with a picture in it are shorter.
+/// The size of the head that is kept of an unsupported file. chosen: the heads of AVI, FLV, ASF, Ogg, FLAC and MP3 with
+/// a cover picture are shorter.
 const UNKNOWN_HEAD_SIZE: usize = 256 << 10;
 
 #[cfg(test)]
@@ -290,7 +292,7 @@ mod tests {
         out
     }
 
-    /// `mvhd` of version 0: 600 ticks a second.
+    /// A `mvhd` of version 0 with 600 ticks a second.
     pub(super) fn mvhd(ticks: u32) -> Vec<u8> {
         let mut body = vec![0; 12];
         body.extend(600_u32.to_be_bytes());
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_size_tell_the_same() {
+    fn chunks_of_any_size_give_the_same_result() {
         let moov = mp4_box(b"moov", &[mvhd(6000), mp4_box(b"trak", &[1; 9000])].concat());
         let file = [mp4_box(b"ftyp", b"isomiso2"), moov, mp4_box(b"mdat", &[2; 50_000])].concat();
         for size in [1, 7, 100, 4096, 100_000] {
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_at_the_end_is_seen_when_the_player_reads_it() {
+    fn a_head_at_the_end_of_the_file_is_found_when_the_player_reads_it() {
         let media = mp4_box(b"mdat", &[2; 50_000]);
         let file = [mp4_box(b"ftyp", b"isomiso2"), media, mp4_box(b"moov", &mvhd(600))].concat();
         let mut scan = ContainerScan::default();
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_ffmpeg_makes_are_understood() {
+    fn files_written_by_ffmpeg_are_understood() {
         let folder = tempfile::tempdir().unwrap();
         for (name, words) in [
             ("end.mp4", ""),
@@ -367,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_what_is_no_container_of_ours_is_for_others() {
+    fn the_head_of_an_unsupported_file_is_kept_for_ffprobe() {
         for text in [&b"<!doctype html><html>"[..], b"#EXTM3U\n#EXT-X", b"\x89PNG\r\n\x1a\n12345678", &[0; 4000]] {
             let mut scan = ContainerScan::default();
             scan.feed(0, text);
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_makes_it_panic_or_hold_much() {
+    fn random_input_causes_no_panic_and_bounded_memory() {
         let mut seed = 7_u64;
         let mut random = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_are_more_than_the_file_are_not_believed() {
+    fn fragments_larger_than_the_file_are_rejected() {
         let second = (Duration::from_secs(1), DataSize::from_bytes(1000));
         let video = VideoTiming::Fragments(vec![second; 3]);
         assert!(video.profile(DataSize::from_bytes(2999)).is_none());

@@ -1,48 +1,48 @@
-//! MP4 and its kin: boxes within boxes (ISO 14496-12 §4.2).
+//! Scans MP4 and related formats, which consist of nested boxes (ISO 14496-12 §4.2).
 //!
-//! In: the bytes from a box on. Out: a duration from `mvhd` or `mehd`, pieces from `sidx`, marks from the tables of
-//! tracks: the chunks (`stco`, `co64`) and when each begins (`stsc`, `stts`). Sizes of single samples are not needed.
-//! Boxes in which nothing can be found are stepped over, whatever their size, and tables that are too large as well.
+//! Finds a duration in `mvhd` or `mehd`, fragments in `sidx`, and index marks in the tables of tracks: the chunks
+//! (`stco`, `co64`) and when each begins (`stsc`, `stts`). Sizes of single samples are not needed. Other boxes are
+//! skipped without being held, whatever their size, and so are tables that are too large.
 
 use marline_core::units::{DataSize, Duration};
 
 use super::{ScanStep, VideoTiming, big_endian, ticks_to_duration};
 
-/// Whether a file begins with a box that only such files begin with. A segment (`styp`) is no whole video, and what it
-/// says of itself is nothing that a player is told by.
+/// Whether a file begins with a box that only complete MP4 files begin with. A segment (`styp`) is no whole video, and
+/// its timing does not describe the playlist to which it belongs.
 pub(super) fn is_mp4(held: &[u8]) -> bool {
     let name = held.get(4..8).unwrap_or_default();
     matches!(name, b"ftyp" | b"moov") && big_endian(held.get(..4).unwrap_or_default()) >= 8
 }
 
-/// Where in the boxes the scan is.
+/// State of the scan, which visits one box after the other.
 #[derive(Debug, Default)]
 pub(super) struct Mp4Scan {
-    /// Ticks a second of `mvhd`.
+    /// Ticks per second of `mvhd`.
     timescale: u64,
-    /// The first box with pictures or sound.
+    /// The offset of the first box with media data.
     pub(super) media_start: Option<u64>,
     duration: Option<Duration>,
     track: TrackTables,
-    /// Of all tracks with pictures or sound.
+    /// The index marks of all video and audio tracks.
     index: Vec<(Duration, u64)>,
     pub(super) found: Option<(VideoTiming, &'static str)>,
 }
 
-/// The tables of a track, as far as they have come.
+/// The tables of a track, as far as they were read.
 #[derive(Debug, Default)]
 struct TrackTables {
     timescale: u64,
     is_media: bool,
-    /// How many samples, and how many ticks each lasts.
+    /// Runs of samples: their number, and the ticks that each lasts.
     sample_durations: Vec<(u64, u64)>,
-    /// From which chunk on, counted from one, how many samples are in each.
+    /// Runs of chunks: the first chunk, counted from one, and the number of samples in each.
     samples_per_chunk: Vec<(u64, u64)>,
     chunk_offsets: Vec<u64>,
 }
 
 impl TrackTables {
-    /// When each chunk begins and where it lies; empty: a table is missing.
+    /// The time and the offset of each chunk; empty while a table is missing.
     fn chunk_index(&self) -> Vec<(Duration, u64)> {
         let mut marks = Vec::new();
         let mut times = self.sample_durations.iter().copied();
@@ -78,7 +78,7 @@ impl TrackTables {
     }
 }
 
-/// The entries of a table of numbers of the same width behind a version, flags and a count.
+/// The entries of a table whose numbers have the same width. The table follows a version, flags and a count.
 fn read_table<const N: usize>(body: &[u8], width: usize) -> Vec<[u64; N]> {
     let entry = |entry: &[u8]| {
         std::array::from_fn(|at| big_endian(entry.get(at * width..(at + 1) * width).unwrap_or_default()))
@@ -87,11 +87,11 @@ fn read_table<const N: usize>(body: &[u8], width: usize) -> Vec<[u64; N]> {
 }
 
 impl Mp4Scan {
-    /// The box at `at`, as far as it is held.
+    /// Parses the box at offset `at`, whose bytes are held at least in part.
     pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
         let (Some(size), Some(box_type)) = (held.get(..4), held.get(4..8)) else { return ScanStep::NeedMore };
         let (header_len, size) = match big_endian(size) {
-            // To the end of the file.
+            // Size 0: the box extends to the end of the file.
             0 => {
                 self.media_start = self.media_start.or((box_type == b"mdat").then_some(at));
                 return ScanStep::Done;
@@ -110,7 +110,7 @@ impl Mp4Scan {
             self.media_start.get_or_insert(at);
         }
         match box_type {
-            // Boxes whose contents are looked at one by one.
+            // Containers whose contents are scanned box by box.
             b"moov" | b"mvex" | b"mdia" | b"minf" | b"stbl" => ScanStep::SkipTo(at + header_len),
             b"trak" => {
                 self.track = TrackTables::default();
@@ -129,7 +129,7 @@ impl Mp4Scan {
                 }
                 ScanStep::SkipTo(box_end)
             }
-            // Fragments follow one another to the end, and no box with the whole is behind them.
+            // From here on the file consists of fragments, and no box describes the whole.
             b"moof" => ScanStep::Done,
             _ => ScanStep::SkipTo(box_end),
         }
@@ -142,7 +142,7 @@ impl Mp4Scan {
         };
         let (Some(scale), Some(ticks)) = (scale, ticks) else { return };
         self.timescale = big_endian(scale);
-        // All ones: nobody knows (§8.2.2.3).
+        // All ones: the duration is unknown (§8.2.2.3).
         if ticks.iter().any(|byte| *byte != 0xff) {
             self.set_duration(big_endian(ticks), "mp4 mvhd");
         }
@@ -176,7 +176,7 @@ impl Mp4Scan {
         let Some(duration) = self.duration.filter(|_| !marks.is_empty()) else { return };
         track.chunk_offsets = Vec::new();
         self.index.extend(marks);
-        // What is needed by a moment is needed whichever track it is of.
+        // Data that is needed by a moment counts, whichever track it belongs to.
         self.index.sort_unstable();
         let mut monotonic: Vec<(Duration, u64)> = Vec::with_capacity(self.index.len());
         for (moment, offset) in &self.index {
@@ -196,7 +196,8 @@ impl Mp4Scan {
         }
     }
 
-    /// Fragments from the end of the box and a gap on. One that refers to further indices tells nothing of bytes.
+    /// Reads a fragment index. The first fragment begins at a given distance after the box. References to further
+    /// indices carry no sizes, so such an index is ignored.
     fn read_sidx(&mut self, end: u64, body: &[u8]) {
         let is_version_1 = body.first() == Some(&1);
         let (first_offset, entries_start) =
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragmented_file_tells_in_its_extension_or_its_index() {
+    fn a_fragmented_file_has_its_duration_in_mehd_or_sidx() {
         let mehd = mp4_box(b"mehd", &[[0, 0, 0, 0], 1800_u32.to_be_bytes()].concat());
         let moov = mp4_box(b"moov", &[mvhd(0), mp4_box(b"mvex", &mehd)].concat());
         let head = [mp4_box(b"ftyp", b"iso5"), moov].concat();
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_of_64_bits_is_read_and_one_that_nobody_knows_is_not() {
+    fn a_duration_of_64_bits_is_read_and_an_unknown_one_is_ignored() {
         let mut body = vec![1];
         body.extend([0; 19]);
         body.extend(90_000_u32.to_be_bytes());
@@ -263,13 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_of_tracks_say_where_the_thick_parts_lie() {
+    fn the_tables_of_tracks_yield_a_profile_of_variable_rate() {
         let full = |name: &[u8; 4], words: &[u32]| {
             let words = words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
             mp4_box(name, &[&[0; 4], &words[..]].concat())
         };
         let track = |kind: &[u8; 4], chunks: &[u32]| {
-            // Two samples of half a second in each chunk, one in the last.
+            // Each chunk has two samples of half a second, the last one has one.
             let tables = [
                 full(b"stts", &[2, 4, 500, 3, 500]),
                 full(b"stsc", &[2, 1, 2, 1, 4, 1, 1]),
@@ -295,11 +296,11 @@ mod tests {
         assert_eq!(source, "mp4 stbl");
         let profile = video.profile(DataSize::from_bytes(10_000)).unwrap();
         assert_eq!((profile.duration(), profile.size().bytes()), (Duration::from_secs(4), 10_000));
-        // The second second is twice as thick as the third.
+        // The second second has twice as many bytes as the third.
         let by = |second| profile.bytes_at(Duration::from_secs(second));
         assert_eq!((by(1), by(2), by(3)), (5900, 7900, 9900));
         assert_eq!(video.profile(DataSize::from_bytes(5000)).unwrap().size().bytes(), 5000);
-        // All sound behind all pictures says nothing.
+        // If all audio follows all video, the marks are useless.
         let apart = [track(b"vide", &[1000, 2000, 3000, 4000]), track(b"soun", &[9000, 9100, 9200, 9300])];
         let file =
             [mp4_box(b"ftyp", b"isom"), mp4_box(b"moov", &[vec![mvhd(2400)], apart.to_vec()].concat().concat())]
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_of_64_bits_is_stepped_over() {
+    fn a_box_with_a_size_of_64_bits_is_skipped() {
         let mut media = [1_u32.to_be_bytes().to_vec(), b"mdat".to_vec(), 1016_u64.to_be_bytes().to_vec()].concat();
         media.extend([3; 1000]);
         let file = [mp4_box(b"ftyp", b"isom"), media, mp4_box(b"moov", &mvhd(1200))].concat();

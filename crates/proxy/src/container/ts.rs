@@ -1,13 +1,13 @@
-//! MPEG-TS: packets of 188 bytes, some of which carry the clock (ISO 13818-1 §2.4.3).
+//! Scans MPEG-TS: packets of 188 bytes, some of which carry a clock reference (ISO 13818-1 §2.4.3).
 //!
-//! In: packets from the first one on. Out: the mean rate between two clock references, again each time the distance has
-//! doubled, so that a slow beginning does not speak for all.
+//! Finds the mean rate between the first and a later clock reference. It is updated each time the distance has doubled,
+//! so that a slow beginning does not determine the result.
 
 use marline_core::units::{DataSize, Duration};
 
 use super::{ScanStep, VideoTiming, big_endian};
 
-/// Whether a file begins with three packets; none: too little is held.
+/// Whether a file begins with three packets; `None`: too few bytes are held.
 pub(super) fn is_ts(held: &[u8]) -> Option<bool> {
     if held.first() != Some(&SYNC) {
         return Some(false);
@@ -15,18 +15,18 @@ pub(super) fn is_ts(held: &[u8]) -> Option<bool> {
     held.get(2 * PACKET).map(|third| *third == SYNC && held.get(PACKET) == Some(&SYNC))
 }
 
-/// The clock of the first program that has one.
+/// Rate of the first program that has a clock.
 #[derive(Debug, Default)]
 pub(super) struct PcrRate {
-    /// Whose clock it is, where it was first seen, and what it showed.
+    /// PID of the clock, file offset and value of its first reference.
     first: Option<(u16, u64, u64)>,
-    /// The rate is told at this time.
+    /// The rate is updated at this distance from the first reference.
     next_report_at: Duration,
     pub(super) found: Option<(VideoTiming, &'static str)>,
 }
 
 impl PcrRate {
-    /// The packet at `at`.
+    /// Parses the packet at offset `at`.
     pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
         let Some(packet) = held.get(..PACKET) else { return ScanStep::NeedMore };
         if packet.first() != Some(&SYNC) {
@@ -36,7 +36,7 @@ impl PcrRate {
         match (read_pcr(packet), self.first) {
             (Some(pcr), None) => (self.first, self.next_report_at) = (Some((pid, at, pcr)), MIN_DURATION),
             (Some(pcr), Some((first_pid, first_offset, first_pcr))) if first_pid == pid => {
-                // It starts again or was set: nothing follows from it any more.
+                // The clock restarted or was set, so its differences are meaningless from now on.
                 let Some(ticks) = pcr.checked_sub(first_pcr) else { return ScanStep::Done };
                 let elapsed = Duration::from_micros(ticks / 27);
                 if elapsed >= self.next_report_at {
@@ -54,7 +54,7 @@ impl PcrRate {
     }
 }
 
-/// What the clock of a packet shows, in ticks of 27 MHz (§2.4.3.5).
+/// The clock reference of a packet, in ticks of 27 MHz (§2.4.3.5).
 fn read_pcr(packet: &[u8]) -> Option<u64> {
     let has_field = packet.get(3)? & 0x20 != 0;
     let (len, flags) = (packet.get(4)?, packet.get(5)?);
@@ -67,9 +67,9 @@ fn read_pcr(packet: &[u8]) -> Option<u64> {
 
 const SYNC: u8 = 0x47;
 const PACKET: usize = 188;
-/// What is shorter is a segment of something, and says nothing of the whole.
+/// A shorter file is a segment, whose rate does not describe the whole.
 const MIN_DURATION: Duration = Duration::from_secs(15);
-/// And over more nothing new.
+/// Beyond this, the rate hardly changes.
 const MAX_DURATION: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_bytes_between_two_shows_of_one_clock() {
-        // A hundred packets a second, of which one in ten shows the clock of PID 256; another clock is ignored.
+    fn the_rate_is_measured_between_references_of_one_clock() {
+        // A hundred packets a second. One in ten carries the clock of PID 256; the clock of another PID is ignored.
         let mut file = packet(0, None);
         for n in 0..2000_u64 {
             let shows = (n % 10 == 0).then_some(5_000_000_000 + n * 270_000);

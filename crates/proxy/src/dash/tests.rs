@@ -1,4 +1,4 @@
-//! Manifests of every form, and what no manifest may lead to.
+//! Tests with manifests of all forms, and with manifests that try to lead players into local networks.
 
 use url::Url;
 
@@ -28,7 +28,7 @@ initialization="/init-$RepresentationID$.mp4"/>
 </MPD>"#;
 
 #[test]
-fn addresses_are_changed_and_the_rest_survives_to_the_byte() {
+fn urls_are_rewritten_and_the_rest_is_preserved_to_the_byte() {
     let out = rewrite(NUMBERS, &same_url_context("https://h/d/live.mpd")).unwrap();
     let want = NUMBERS
         .replace("https://h/d", &format!("{VIA}https://h/d"))
@@ -36,12 +36,12 @@ fn addresses_are_changed_and_the_rest_survives_to_the_byte() {
         .replace("\"/period.xml", &format!("\"{VIA}from-list/https://cdn/period.xml"))
         .replace("\"/init-", &format!("\"{VIA}from-list/https://cdn/init-"));
     assert_eq!((out.text.as_str(), out.changed_urls, out.can_choose), (want.as_str(), 4, true));
-    // What was read once reads the same again, through the proxy's own addresses.
+    // The result can be parsed again.
     assert_eq!(XmlTree::parse(&out.text, &mut affordable()).unwrap().name(XmlTree::ROOT), "MPD");
 }
 
 #[test]
-fn representations_whose_names_are_addresses_get_templates_of_their_own() {
+fn representations_whose_ids_are_urls_get_their_own_templates() {
     let text = "<m:MPD xmlns:m='x'><m:Period><m:AdaptationSet><m:SegmentTemplate duration='1' media='$RepresentationID$/$Number$.m4s' \
         initialization='i-$RepresentationID$.mp4'/><m:Representation id='plain-1'/><m:Representation id='/abs'/>\
         <m:Representation id='https://cdn/x'><m:SubRepresentation/></m:Representation><m:Representation id='../../../up'>\
@@ -63,7 +63,7 @@ fn representations_whose_names_are_addresses_get_templates_of_their_own() {
 }
 
 #[test]
-fn a_name_that_is_a_request_to_the_proxy_is_none_for_the_player() {
+fn an_id_that_is_a_request_to_the_proxy_is_marked() {
     let text = "<MPD><Period><AdaptationSet><SegmentTemplate media='$RepresentationID$'/>\
         <Representation id='/http://10.0.0.1/x'/></AdaptationSet></Period></MPD>";
     let out = rewrite(text, &same_url_context("https://h/a/b.mpd")).unwrap().text;
@@ -72,7 +72,7 @@ fn a_name_that_is_a_request_to_the_proxy_is_none_for_the_player() {
 }
 
 #[test]
-fn a_template_above_a_base_of_another_host_means_that_host() {
+fn a_template_above_a_base_of_another_host_uses_that_host() {
     let text = "<MPD><Period><AdaptationSet><SegmentTemplate media='/$RepresentationID$.m4s'/><Representation id='a'>\
         <BaseURL>https://cdn/</BaseURL></Representation><Representation id='b'/></AdaptationSet></Period></MPD>";
     let out = rewrite(text, &same_url_context("https://h/a/b.mpd")).unwrap().text;
@@ -81,7 +81,7 @@ fn a_template_above_a_base_of_another_host_means_that_host() {
 }
 
 #[test]
-fn clocks_are_asked_through_the_proxy() {
+fn time_servers_are_queried_through_the_proxy() {
     let text = |head: &str, iso: &str| {
         format!(
             "<MPD><UTCTiming schemeIdUri='urn:mpeg:dash:utc:http-head:2014' value='{head}'/><UTCTiming \
@@ -130,7 +130,7 @@ fn segments_of_a_list_follow_their_order() {
 }
 
 #[test]
-fn an_address_with_elements_in_it_is_refused() {
+fn a_url_with_elements_in_it_is_refused() {
     for name in ["Location", "BaseURL"] {
         let text = format!("<MPD><{name}>/<x/>http<x/>://10.0.0.1/</{name}></MPD>");
         let refused = rewrite(&text, &same_url_context("https://h/m.mpd"));
@@ -139,7 +139,7 @@ fn an_address_with_elements_in_it_is_refused() {
 }
 
 #[test]
-fn no_other_base_of_several_makes_a_request_to_the_proxy_of_an_address() {
+fn no_base_of_several_turns_a_url_into_a_request_to_the_proxy() {
     let up = "../../10.0.0.1/x";
     let several = "<BaseURL>/a/b/c/d/</BaseURL><BaseURL>/</BaseURL>";
     let written = |bases: &str, inner: &str| {
@@ -163,7 +163,7 @@ fn no_other_base_of_several_makes_a_request_to_the_proxy_of_an_address() {
         assert!(out.contains(&format!("{whole}\"")) || out.contains(&whole), "{out}");
         assert!(!out.contains("media='..") && !out.contains(">.."), "{out}");
     }
-    // The base of a representation.
+    // Several bases within a representation.
     let template = format!("<SegmentTemplate media='{up}'/>");
     let bases = several.replace("/a/b/c/d/", "/a/b/c/e/");
     let out = written(
@@ -171,12 +171,12 @@ fn no_other_base_of_several_makes_a_request_to_the_proxy_of_an_address() {
         &format!("{template}<Representation id='1'>{bases}</Representation>"),
     );
     assert!(out.contains(&format!("<SegmentTemplate media=\"{whole}\"/></Representation>")), "{out}");
-    // The place of a part of another manifest.
+    // A fragment of another manifest, whose bases are unknown.
     let out = rewrite(&format!("<Period>{template}</Period>"), &same_url_context("https://h/a/b/c/d/p.xml"))
         .unwrap()
         .text;
     assert!(out.contains(&whole), "{out}");
-    // With one base they stay.
+    // With a single base, relative URLs are kept.
     let one = written("", "<SegmentTemplate media='a/../$Number$.m4s'/><Representation id='1' bandwidth='2'/>");
     assert!(one.contains("media='a/../$Number$.m4s'"), "{one}");
     let out = written(several, "<SegmentTemplate media='v/$Number$.m4s'/><Representation id='1' bandwidth='2'/>");
@@ -184,7 +184,7 @@ fn no_other_base_of_several_makes_a_request_to_the_proxy_of_an_address() {
 }
 
 #[test]
-fn no_empty_name_makes_a_request_to_the_proxy_of_a_template() {
+fn no_empty_id_turns_a_template_into_a_request_to_the_proxy() {
     for media in
         [".$RepresentationID$./10.0.0.1/x", "$Bandwidth$http://10.0.0.1/x", "http$RepresentationID$://10.0.0.1/x"]
     {
@@ -201,7 +201,7 @@ fn no_empty_name_makes_a_request_to_the_proxy_of_a_template() {
 }
 
 #[test]
-fn names_in_another_case_are_refused() {
+fn element_names_in_another_case_are_refused() {
     for text in ["<mpd/>", "<MPD><baseurl>/http:</baseurl></MPD>", "<MPD><representation id='/http:'/></MPD>"] {
         let refused = rewrite(text, &same_url_context("https://h/m.mpd"));
         assert!(matches!(refused, Err(PlaylistError::Limit(why)) if why.contains("another case")), "{text}");
@@ -209,7 +209,7 @@ fn names_in_another_case_are_refused() {
 }
 
 #[test]
-fn what_is_no_manifest_is_an_error() {
+fn other_documents_are_refused() {
     let bomb = "<!DOCTYPE x [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]><MPD>&b;</MPD>";
     for text in ["", "{}", "<html/>", "<MPD>", bomb] {
         assert!(rewrite(text, &same_url_context("https://h/m.mpd")).is_err(), "{text}");
@@ -217,7 +217,7 @@ fn what_is_no_manifest_is_an_error() {
 }
 
 #[test]
-fn durations_are_those_of_xml_schema() {
+fn durations_are_parsed_as_in_xml_schema() {
     for (text, want) in [
         ("PT1H2M3.5S", Some(3723.5)),
         ("P1DT1S", Some(86_401.0)),
@@ -233,7 +233,7 @@ fn durations_are_those_of_xml_schema() {
 }
 
 #[test]
-fn templates_have_two_dollars_for_one() {
+fn in_templates_two_dollars_stand_for_one() {
     assert_eq!(split_template("a$$b$Number$c"), Some(("a$$b", "Number", 1, "c")));
     assert_eq!(split_template("$Time%09d$"), Some(("", "Time", 9, "")));
     for bad in ["abc", "$Number", "$Other$", "$Number%x$", "$Number%0999d$"] {
@@ -241,7 +241,7 @@ fn templates_have_two_dollars_for_one() {
     }
 }
 
-/// What a player reads in a manifest: its attributes and texts, without references, CDATA sections and comments.
+/// What a player reads in a manifest: its attributes and texts, with references, CDATA sections and comments resolved.
 fn values(text: &str) -> Vec<String> {
     let tree = XmlTree::parse(text, &mut affordable()).unwrap();
     let ids = || 0..tree.len();
@@ -250,8 +250,8 @@ fn values(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_players_read_is_marked_however_the_text_spells_it() {
-    // Each of these is `/http://10.0.0.1/x` for an XML parser, and for a URL parser.
+fn text_that_players_read_is_marked_in_every_spelling() {
+    // XML and URL parsers read each of these as `/http://10.0.0.1/x`.
     let (attributes, texts) = (
         [
             "/http://10.0.0.1/x",
@@ -311,7 +311,7 @@ fn text_with_elements_in_it_is_refused_where_it_would_need_a_mark() {
 }
 
 #[test]
-fn references_that_only_some_parsers_know_are_refused() {
+fn references_that_only_html_parsers_resolve_are_refused() {
     for value in ["/http&colon;//10.0.0.1/", "&sol;http://10.0.0.1/", "/http&#58//10.0.0.1/", "/ht&Tab;tp://h/"] {
         let refused =
             rewrite(&format!("<MPD><Event messageData='{value}'/></MPD>"), &same_url_context("https://h/m.mpd"));
@@ -342,7 +342,7 @@ fn steering_imports_and_reports_go_through_the_proxy() {
 }
 
 #[test]
-fn a_clock_at_the_proxy_is_marked() {
+fn a_time_server_url_at_the_proxy_is_marked() {
     for (kind, value) in [
         ("head", "http://127.1:8480/http://127.0.0.1:7001/clk"),
         ("head", "http://127.0.0.1:8480/http&#58;//127.0.0.1:7001/clk https://h/time"),
@@ -372,7 +372,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn what_was_written_is_read_again(
+    fn rewritten_manifests_are_well_formed(
         inner in "(<Representation id='(a|/b|\\.\\./\\.\\./c|https://d/)'(/>|>(<BaseURL>(/e/|https://f/)</BaseURL>)?(<SegmentTemplate( media='\\$RepresentationID\\$')?/>)?</Representation>)){0,4}",
         template in "(<SegmentTemplate( media='/?\\$RepresentationID\\$/\\$Number\\$')?( initialization='(\\.\\./)?\\$Bandwidth\\$')?/>)?",
     ) {
