@@ -48,6 +48,7 @@ pub(crate) struct CompletedFile {
     /// Bytes.
     pub(crate) size: u64,
     /// Seconds and nanoseconds since 1970.
+    #[serde(alias = "modified")]
     mtime: (i64, i64),
     /// The validator of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]

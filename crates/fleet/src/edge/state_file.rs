@@ -32,6 +32,7 @@ pub struct StateFile {
 struct StateFileContents {
     version: u32,
     saved_unix_s: u64,
+    #[serde(alias = "known")]
     state: PersistedState,
 }
 

@@ -30,11 +30,13 @@ pub(super) trait MeasuredValues: Clone + PartialEq + Debug + Serialize + Deseria
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Measurement<N, F> {
     #[serde(flatten)]
+    #[serde(alias = "name")]
     pub(super) id: N,
     /// Why it is no good.
     #[serde(default)]
     pub(super) problem: Option<String>,
     /// None: a problem.
+    #[serde(alias = "measured")]
     pub(super) values: Option<F>,
 }
 

@@ -19,6 +19,7 @@ pub struct HostInfo {
     /// The system's name, such as `Debian GNU/Linux 12 (bookworm)`.
     pub system: String,
     /// marline's version.
+    #[serde(alias = "marline")]
     pub marline_version: String,
     /// The commit of the sources, where the command runs inside them; with `+` if they were changed.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -38,8 +38,10 @@ pub struct DownloadOutcome {
     /// The repetition, from 0.
     pub run: u32,
     /// Who made it.
+    #[serde(alias = "by")]
     pub backend: Backend,
     /// The size that was asked for.
+    #[serde(alias = "bytes")]
     pub requested_bytes: u64,
     /// Why it is no good: not whole, wrong SHA-256, a program that failed, out of time.
     #[serde(default)]
@@ -77,6 +79,7 @@ pub struct DownloadOutcome {
     pub process: Option<ProcessUsage>,
     /// Why the figures should not be trusted: a late emulator, a busy machine.
     #[serde(default)]
+    #[serde(alias = "suspect")]
     pub unreliable_reason: Option<String>,
 }
 
@@ -88,6 +91,7 @@ pub struct LinkOutcome {
     /// Its access technology.
     pub kind: LinkKind,
     /// Bytes of IP packets towards the client.
+    #[serde(alias = "bytes")]
     pub ip_bytes: u64,
     /// When its first and last useful data came.
     #[serde(default)]

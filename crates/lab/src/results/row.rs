@@ -21,12 +21,14 @@ pub struct ResultRow {
     /// The paper's figure.
     pub paper: Option<f64>,
     /// Ours: the median of the runs, or their mean where the paper has means (GreenBag).
+    #[serde(alias = "ours")]
     pub measured: Option<f64>,
     /// The standard deviation of the runs.
     pub spread: Option<f64>,
     /// What a client could have reached that knew the future.
     pub clairvoyant: Option<f64>,
     /// Who made ours.
+    #[serde(alias = "by")]
     pub backend: Backend,
     /// How much of the paper's work was done: `1`, `0.1`.
     pub scale: f64,

@@ -43,11 +43,14 @@ pub(super) struct SysctlEntry {
     /// Its name, with dots.
     pub(super) name: String,
     /// What it was before.
+    #[serde(alias = "was")]
     pub(super) previous: String,
     /// What it was set to.
+    #[serde(alias = "set")]
     pub(super) value: String,
     /// What a crashed run had set it to, while that gives way; none: what it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "before")]
     pub(super) crashed_value: Option<String>,
 }
 
@@ -57,6 +60,7 @@ pub(super) struct EndpointEntry {
     /// The address.
     pub(super) address: IpAddr,
     /// Whether somebody else's endpoint there was a backup; none: there was no endpoint.
+    #[serde(alias = "was")]
     pub(super) previous_backup: Option<bool>,
 }
 
@@ -64,11 +68,14 @@ pub(super) struct EndpointEntry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RaisedLimit {
     /// What they were before.
+    #[serde(alias = "was")]
     pub(super) previous: (u32, u32),
     /// What they were set to.
+    #[serde(alias = "set")]
     pub(super) value: (u32, u32),
     /// What an earlier raise had set them to, while that gives way; none: what they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "before")]
     pub(super) crashed_value: Option<(u32, u32)>,
 }
 
@@ -87,6 +94,7 @@ struct UndoLogFile {
     /// Of this layout.
     version: u32,
     /// The boot that it was written in.
+    #[serde(alias = "boot")]
     boot_id: String,
     #[serde(flatten)]
     changes: Changes,

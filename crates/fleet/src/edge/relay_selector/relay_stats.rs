@@ -59,6 +59,7 @@ pub struct PersistedState {
     pub probed_bytes: u64,
     /// How long ago that count began, in seconds.
     #[serde(default)]
+    #[serde(alias = "probed_s")]
     pub probed_age_s: u64,
     /// Known relays, in order of preference.
     #[serde(default)]

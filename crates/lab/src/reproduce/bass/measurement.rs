@@ -21,9 +21,11 @@ pub(super) struct UploadResult {
     pub(super) relay: Option<usize>,
     /// How late one packet in a hundred left the emulator, or later; in seconds. In virtual time none is.
     #[serde(default)]
+    #[serde(alias = "late_s")]
     pub(super) p99_lateness_s: f64,
     /// Packets that were lost before the emulator saw them.
     #[serde(default)]
+    #[serde(alias = "unseen")]
     pub(super) dropped_before_emulator: u64,
 }
 
@@ -64,6 +66,7 @@ impl MeasuredValues for UploadResult {
 pub(super) struct UploadId {
     pub(super) artefact: String,
     pub(super) case: String,
+    #[serde(alias = "way")]
     pub(super) route: String,
     /// Of plain TCP and of the edge; relays choose their own.
     pub(super) congestion: String,

@@ -24,6 +24,7 @@ use crate::worker_pool::JOB_COST;
 pub(super) struct DownloadId {
     artefact: String,
     case: String,
+    #[serde(alias = "who")]
     client: String,
     /// The server's congestion control.
     congestion: String,

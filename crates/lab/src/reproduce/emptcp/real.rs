@@ -35,25 +35,32 @@ pub(super) struct RunResult {
     pub(super) energy_j: f64,
     pub(super) links: Vec<LinkResult>,
     /// The longest time in which nothing came.
+    #[serde(alias = "pause_s")]
     pub(super) longest_pause_s: f64,
     /// Mbit/s that the application got from the fifth second on; none: it was over by then.
     #[serde(default)]
+    #[serde(alias = "later_mbps")]
     pub(super) settled_mbps: Option<f64>,
     /// What LTE carried while it was suspended for half a minute or more at the end; none: it was not.
     #[serde(default)]
     pub(super) suspended: Option<SuspendedTraffic>,
     /// What the daemon had counted some time after the end, without tails to come; none: there is no daemon.
     #[serde(default)]
+    #[serde(alias = "said_j")]
     pub(super) daemon_energy_j: Option<f64>,
     /// The same, of every packet, at that moment.
     #[serde(default)]
+    #[serde(alias = "said_packets_j")]
     pub(super) packet_energy_at_report_j: Option<f64>,
     /// The course of it, for figures over time: [`Point`]s every [`STEP_S`] seconds.
     #[serde(default)]
+    #[serde(alias = "course")]
     pub(super) timeline: Vec<TimelinePoint>,
     /// How late one packet in a hundred left the emulator, or later.
+    #[serde(alias = "late_s")]
     pub(super) p99_lateness_s: f64,
     /// Packets that were lost before the emulator saw them.
+    #[serde(alias = "unseen")]
     pub(super) dropped_before_emulator: u64,
 }
 
@@ -62,15 +69,18 @@ pub(super) struct RunResult {
 pub(super) struct LinkResult {
     pub(super) name: String,
     /// Bytes of IP packets towards the client.
+    #[serde(alias = "carried_bytes")]
     pub(super) ip_bytes: u64,
     /// Of these and of those from the client, payload of TCP.
     pub(super) payload_bytes: u64,
     pub(super) energy_j: f64,
     /// How often its radio left idle; none: was not counted.
     #[serde(default)]
+    #[serde(alias = "wakes")]
     pub(super) promotions: Option<u32>,
     /// Requests for another priority that the client sent over it: when, and whether as a backup.
     #[serde(default)]
+    #[serde(alias = "priorities_s")]
     pub(super) mp_prio_s: Vec<(f64, bool)>,
 }
 
@@ -80,6 +90,7 @@ pub(super) struct TimelinePoint {
     /// Mbit/s of IP packets over each link in the step that ends here: Wi-Fi, LTE.
     pub(super) mbps: [f64; 2],
     /// Joules up to here.
+    #[serde(alias = "joules")]
     pub(super) energy_j: f64,
 }
 

@@ -37,22 +37,28 @@ pub(super) struct PlaybackValues {
     /// P.
     pub(super) playback_s: f64,
     /// I, the first wait included.
+    #[serde(alias = "interruption_s")]
     pub(super) buffering_s: f64,
     /// Interruptions after the start.
     pub(super) stalls: u32,
+    #[serde(alias = "first_picture_s")]
     pub(super) first_frame_s: f64,
     /// When the last byte reached the player.
     pub(super) last_byte_s: f64,
     /// Each wait: since when, for how long.
+    #[serde(alias = "waits_s")]
     pub(super) buffering_periods_s: Vec<(f64, f64)>,
     /// The proxy's account of the device, with the tails.
     pub(super) energy_j: f64,
     /// The same from every packet that the links carried.
+    #[serde(alias = "energy_of_packets_j")]
     pub(super) packet_energy_j: f64,
     pub(super) links: Vec<LinkResult>,
     /// What told the proxy how long the video is.
+    #[serde(alias = "video")]
     pub(super) video_source: Option<String>,
     /// How often a lagging link was relieved.
+    #[serde(alias = "recovered")]
     pub(super) recoveries: u64,
     /// How it was played, in the proxy's words.
     #[serde(default)]
@@ -61,11 +67,14 @@ pub(super) struct PlaybackValues {
     pub(super) cpu_s: f64,
     /// How long the proxy could have worked and had no processor.
     #[serde(default)]
+    #[serde(alias = "kept_waiting_s")]
     pub(super) cpu_wait_s: Option<f64>,
     /// How late one packet in a hundred left the emulator, or later.
+    #[serde(alias = "late_s")]
     pub(super) p99_lateness_s: f64,
     /// Packets that were lost before the emulator saw them.
     #[serde(default)]
+    #[serde(alias = "unseen")]
     pub(super) dropped_before_emulator: u64,
 }
 
@@ -92,13 +101,16 @@ const MAX_CPU_WAIT: f64 = 0.1;
 pub(super) struct LinkResult {
     pub(super) name: String,
     /// Bytes of the film over it, as the proxy counts.
+    #[serde(alias = "bytes")]
     pub(super) video_bytes: u64,
     /// Bytes of IP packets that it carried to the client, as the emulator counts.
+    #[serde(alias = "carried_bytes")]
     pub(super) ip_bytes: u64,
     /// The proxy's account of its radio, with the tail.
     pub(super) energy_j: Option<f64>,
     /// When something small came to a radio that slept, or was about to: packets that are not the film's.
     #[serde(default)]
+    #[serde(alias = "woken_s")]
     pub(super) wakeups_s: Vec<f64>,
 }
 

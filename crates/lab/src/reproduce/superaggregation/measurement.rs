@@ -17,6 +17,7 @@ use crate::{Congestion, EmulationReport, LabError};
 pub(super) struct MeasurementPoint {
     pub(super) artefact: String,
     pub(super) case: String,
+    #[serde(alias = "way")]
     pub(super) variant: String,
     pub(super) sender: String,
     pub(super) run: u32,
@@ -54,31 +55,39 @@ pub(super) type PointMeasurement = measurement::Measurement<MeasurementPoint, Ru
 pub(super) struct RunResult {
     /// Why the figures should not be trusted.
     #[serde(default)]
+    #[serde(alias = "suspect")]
     pub(super) unreliable_reason: Option<String>,
     /// Goodput of all downloads together.
     pub(super) mbps: f64,
     /// The same between the times at which something changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(alias = "parts")]
     pub(super) part_mbps: Vec<f64>,
     /// From the end of the last blackout to the first byte, in seconds.
     #[serde(default)]
     pub(super) resumed_s: Option<f64>,
     /// Percent of the first link's air that ACKs took, where it is shared.
     #[serde(default)]
+    #[serde(alias = "acks_air")]
     pub(super) ack_airtime_percent: Option<f64>,
     #[serde(default)]
+    #[serde(alias = "tcp")]
     pub(super) tcp_info: Option<TcpSummary>,
     /// What the accelerator did at one time at least.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(alias = "in_force")]
     pub(super) active: Vec<String>,
     /// Why it left the flow alone, if it says so.
     #[serde(default)]
+    #[serde(alias = "left_alone")]
     pub(super) excluded_reason: Option<String>,
     /// What the sender said from time to time, for figures over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(alias = "trace")]
     pub(super) tcp_samples: Vec<Sample>,
     /// Mbit/s by tenths of a second, for figures over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(alias = "series")]
     pub(super) mbps_timeline: Vec<f64>,
 }
 
@@ -96,11 +105,15 @@ impl MeasuredValues for RunResult {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct TcpSummary {
     /// The smallest slow-start threshold, in segments; none: there was no reduction.
+    #[serde(alias = "least_ssthresh")]
     pub(super) min_ssthresh: Option<u32>,
     /// The middle congestion window.
+    #[serde(alias = "cwnd")]
     pub(super) median_cwnd: u32,
+    #[serde(alias = "most_backoff")]
     pub(super) max_backoff: u32,
     /// In milliseconds.
+    #[serde(alias = "most_rto")]
     pub(super) max_rto_ms: f64,
     pub(super) retransmitted: u64,
 }
