@@ -96,7 +96,7 @@ fn status_counts_what_relays_and_links_brought_as_well_as_what_they_took() {
         (&now["relays"][0]["sent_bytes"], &now["relays"][0]["received_bytes"]),
         (&1.into(), &6_000_000.into())
     );
-    assert_eq!(now["steering"], serde_json::json!({"active": false, "why": "--no-paths"}));
+    assert_eq!(now["steering"], serde_json::json!({"active": false, "reason": "--no-paths"}));
     for link in now["links"].as_array().unwrap() {
         assert!(
             link["received_bytes"].is_u64() && link["sent_bytes"].is_u64() && link["down_bps"].is_u64(),

@@ -28,7 +28,7 @@ fn every_artefact_has_rows_in_virtual_time_and_floors_are_judged() {
     let home = tempfile::tempdir().unwrap();
     let rows = rows(&reproduce(&home, &["--sim", "--quick", "--json"]));
     for artefact in ["F5", "F8", "F9", "F10", "F11", "F12", "X-upload"] {
-        assert!(rows.iter().any(|row| row["artefact"] == artefact && row["by"] == "sim"), "{artefact}");
+        assert!(rows.iter().any(|row| row["artefact"] == artefact && row["backend"] == "sim"), "{artefact}");
     }
     let floors: Vec<&Value> = rows.iter().filter(|row| row["metric"] == "floor").collect();
     assert!(floors.len() >= 3 && floors.iter().all(|row| row["note"].as_str().unwrap().starts_with("floor: ")));
@@ -47,12 +47,12 @@ fn an_upload_goes_over_both_links_through_edge_and_relay() {
     }
     let rows = rows(&output);
     for who in ["tcp:wifi0", "tcp:lte0", "edge"] {
-        let is = |row: &&Value| row["policy"] == who && row["metric"] == "rate" && row["by"] == "lab";
-        assert!(rows.iter().find(is).unwrap()["ours"].as_f64().unwrap() > 0.0, "{who}");
+        let is = |row: &&Value| row["policy"] == who && row["metric"] == "rate" && row["backend"] == "lab";
+        assert!(rows.iter().find(is).unwrap()["measured"].as_f64().unwrap() > 0.0, "{who}");
     }
     // One that ends at the relay itself.
     let is = |row: &&Value| row["artefact"] == "F8" && row["metric"] == "rate";
-    assert!(rows.iter().find(is).unwrap()["ours"].as_f64().unwrap() > 0.0);
+    assert!(rows.iter().find(is).unwrap()["measured"].as_f64().unwrap() > 0.0);
 }
 
 #[test]

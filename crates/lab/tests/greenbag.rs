@@ -26,7 +26,7 @@ fn a_short_film_is_played_by_every_policy_over_real_tcp() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(rows.iter().any(|row| row["artefact"] == "F11" && row["by"] == "sim"), "{said}");
+    assert!(rows.iter().any(|row| row["artefact"] == "F11" && row["backend"] == "sim"), "{said}");
     if let Some(why) = said.lines().find(|line| line.starts_with("skipped: the lab")) {
         eprintln!("{why}");
         return;
@@ -35,10 +35,10 @@ fn a_short_film_is_played_by_every_policy_over_real_tcp() {
         for by in ["lab", "sim"] {
             let value = |metric: &str| {
                 let is = |row: &&Value| {
-                    (row["artefact"] == "short" && row["by"] == by)
+                    (row["artefact"] == "short" && row["backend"] == by)
                         && (row["policy"] == policy && row["metric"] == metric)
                 };
-                rows.iter().find(is).unwrap()["ours"].as_f64()
+                rows.iter().find(is).unwrap()["measured"].as_f64()
             };
             // Ten seconds of video are not played in less.
             assert!(value("playback_time").unwrap() >= 10.0, "{policy} {by}: {said}");

@@ -39,7 +39,7 @@ fn every_frame_arrives_while_links_fail_and_a_link_that_is_back_is_used() {
     let seen = &record["broadcast"];
     assert_eq!(seen["frames_sent"], 16 * 25);
     assert_eq!((&seen["frames_received"], &seen["missing"]), (&(16 * 25).into(), &0.into()));
-    assert_eq!((&seen["disconnects"], &seen["dropped"]), (&0.into(), &0.into()));
+    assert_eq!((&seen["disconnects"], &seen["dropped_frames"]), (&0.into(), &0.into()));
     assert!(seen["relay"].is_string(), "{}", seen["relay"]);
     // None of the links could have carried it alone.
     let bytes = |at: usize| seen["links"][at][1].as_u64().unwrap();

@@ -194,7 +194,7 @@ fn run_attempts(
 
 /// The terms of a link, which need not be there yet: an edge starts at boot, before its modems.
 fn as_optional_link(link: &str) -> String {
-    let is_optional = link.split(',').any(|part| part == "later");
+    let is_optional = link.split(',').any(|part| part == "optional");
     if is_optional { link.to_owned() } else { format!("{link},optional") }
 }
 

@@ -35,7 +35,7 @@ Examples:
   marline paths doctor
   marline paths doctor --probe mptcp.example.org:443
       Connect once over each link, and see whether MPTCP's option comes back.
-  marline paths doctor --json | jq -r '.findings[] | select(.state != \"ok\") | .remedy'
+  marline paths doctor --json | jq -r '.findings[] | select(.severity != \"ok\") | .remedy'
 
 Exit code 0: nothing stands in the way. 1: something does.";
 
@@ -198,11 +198,13 @@ impl FromStr for LinkOption {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
-            text.split(',').partition(|part| *part == "later");
+            text.split(',').partition(|part| *part == "optional");
         let link = link_parts.join(",").parse().map_err(|error| match error {
             // A download's links have a limit, and cannot be waited for.
             ParseLinkArgError::UnknownKey(part) => {
-                format!("`{part}`: after the interface come kind=, metered=, budget= or later, separated by commas")
+                format!(
+                    "`{part}`: after the interface come kind=, metered=, budget= or optional, separated by commas"
+                )
             }
             error => error.to_string(),
         })?;
@@ -260,7 +262,7 @@ mod tests {
         let link: LinkOption = "usb0,optional,kind=lte,budget=2GB".parse().unwrap();
         assert_eq!((link.link.kind, link.is_optional), (Some(LinkKind::Lte), true));
         assert_eq!(link.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
-        for bad in ["later", "usb0,soon", "usb0,later=yes"] {
+        for bad in ["optional", "usb0,soon", "usb0,optional=yes"] {
             assert!(parse_link(bad).is_err(), "{bad}");
         }
     }

@@ -70,7 +70,7 @@ mod tests {
         let row =
             ResultRow { measured: Some(31.5), ..ResultRow::empty("T5.12", "LS", "single:lte", "time_lte", "s") };
         let text = serde_json::to_string(&row).unwrap();
-        let expected = r#"{"artefact":"T5.12","case":"LS","policy":"single:lte","metric":"time_lte","unit":"s","paper":null,"ours":31.5,"spread":null,"clairvoyant":null,"by":"sim","scale":1.0,"note":null}"#;
+        let expected = r#"{"artefact":"T5.12","case":"LS","policy":"single:lte","metric":"time_lte","unit":"s","paper":null,"measured":31.5,"spread":null,"clairvoyant":null,"backend":"sim","scale":1.0,"note":null}"#;
         assert_eq!(text, expected);
     }
 }

@@ -11,12 +11,12 @@
 //! clients = ["marline", "aria2-s2", "curl"]
 //! links = ["wifi,rate=80Mbit/s,rtt=20ms", "lte,rate=61Mbit/s,rtt=50ms"]
 //! events = ["3s:wifi=down", "8s:wifi=up"]
-//! floor = { ideal = 1.045 }
-//! peer = { name = "aria2-s2", ideal = 1.062 }
+//! threshold = { ideal = 1.045 }
+//! baseline = { name = "aria2-s2", ideal = 1.062 }
 //! ```
 //!
 //! 1. Several cases may share one file: `[[case]]` tables with a `name` and whatever differs; `links`, `events`,
-//!    `size`, `threshold`, `peer` and `sigma` that a case does not name are taken from the top.
+//!    `size`, `threshold`, `baseline` and `sigma` that a case does not name are taken from the top.
 //! 2. Unknown fields are refused, and so are events and deviations of links that are not there.
 //! 3. Traces are names of files; they are looked for by [`Case::load`], so that a scenario can be listed, and its rows
 //!    skipped with the reason, where the traces are absent.

@@ -14,8 +14,8 @@ runs = 3
 clients = ["marline", "single:wifi", "aria2-s2", "curl"]
 links = ["wifi,rate=80Mbit/s,rtt=20ms", "lte,rate=61Mbit/s,rtt=50ms"]
 events = ["3s:wifi=down"]
-floor = { ideal = 1.045 }
-peer = { name = "aria2-s2", ideal = 1.062 }
+threshold = { ideal = 1.045 }
+baseline = { name = "aria2-s2", ideal = 1.062 }
 sigma = ["lte=10Mbit/s"]
 "#;
 

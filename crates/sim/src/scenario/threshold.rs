@@ -5,14 +5,14 @@
 //! | `{ ideal = 1.045 }` | the median time is at most so many times the ideal |
 //! | `{ paired = 1.0, worst = 1.015 }` | over all cases of the file, time ÷ aria2's best setting's: the median, and the largest |
 //! | `{ rss = "12MB" }` | the most memory that any run had is at most that |
-//! | `{ curl = 1.02, plus = "3ms", most = "560ms" }` | the median time is at most curl's × that + that; and at most `most`, if named |
+//! | `{ curl = 1.02, extra_time = "3ms", max_time = "560ms" }` | the median time is at most `curl` times curl's plus `extra_time`; and at most `max_time`, if named |
 
 use marline_core::units::{DataSize, Duration};
 use serde::Serialize;
 
 /// The bound.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Threshold {
     /// Times the ideal.
     TimesIdeal(f64),
