@@ -137,7 +137,7 @@ fn a_file_gets_the_time_of_its_server() {
     let server = Server::honest(&Resource::new(SIZE));
     let ended = program.run(&[&server.url("/file"), "-o", "other", "--json", "-R"]);
     ended.report();
-    ended.says("the server does not say when it was last modified; the file keeps the time of the download");
+    ended.says("the server sends no Last-Modified; the file keeps the time of the download");
 }
 
 #[test]
