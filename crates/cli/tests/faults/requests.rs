@@ -70,7 +70,7 @@ fn cookies_are_loaded_sent_and_saved() {
     program.run(&[&url, "-o", "again", "--json", "-b", "saved"]).report();
     assert!(server.asked()[before..].iter().all(|asked| asked.field("Cookie").unwrap().contains("b=2")));
     let line = Program::new().refused(&[&url, "--load-cookies", "missing"], 64);
-    assert!(line.contains("missing: No such file") && line.contains("cookies cannot be loaded"), "{line}");
+    assert!(line.contains("missing: cookies cannot be loaded") && line.contains("loaded: No such file"), "{line}");
 }
 
 #[test]
