@@ -447,7 +447,7 @@ fn what_a_server_plants_never_becomes_a_part_of_another_download() {
                 .clone()
                 .with("Content-Disposition", &format!("attachment; filename*=UTF-8''{}", name.replace(' ', "%20"))),
         );
-        program.run(&[&planted.url("/x"), "--json"]).says("this ending is kept for unfinished files of marline");
+        program.run(&[&planted.url("/x"), "--json"]).says("this extension is reserved for unfinished downloads");
         let by_url = Server::honest(&evil);
         program.run(&[&by_url.url(&format!("/plant/{name}")), "--json"]).says("is changed to");
     }
