@@ -55,7 +55,7 @@ pub struct RangeDownload {
     /// Which addresses the URL may lead to.
     pub egress: EgressPolicy,
     /// Configuration of the machine. The window, the resumed ranges and the prices are set by
-    /// [`RangeDownloadTask::run`].
+    /// `RangeDownloadTask::run`.
     pub config: Config,
     /// Interfaces in the order in which they should be used, the best one first.
     pub preferred_links: Vec<String>,
