@@ -67,12 +67,12 @@ impl BodySink {
 
 impl Sink for BodySink {
     fn body(&mut self, req: ReqId, bytes: &[u8]) {
-        // The sink cannot return an error. It is kept until the driver takes it, which is before the next event.
         let Some(cursor) = self.cursors.get_mut(&req) else { return };
         if cursor.offset < html_page::SNIFF_LEN as u64 && cursor.offset == self.prefix.len() as u64 {
             let more = (html_page::SNIFF_LEN - self.prefix.len()).min(bytes.len());
             self.prefix.extend_from_slice(&bytes[..more]);
         }
+        // The sink cannot return an error. It is kept until the driver takes it, before it processes the event.
         if let Err(error) = self.store.write(cursor.offset, bytes) {
             self.error.get_or_insert(error);
         }

@@ -372,7 +372,6 @@ impl ConnTable {
                 if let Some(resolution) = resolution {
                     self.dns_cache.insert(name.clone(), resolution);
                 }
-                // A failed attempt also removes the cached addresses, because they may be the cause.
                 Poll::Ready(match dialed {
                     Ok(connection) => {
                         let (protocol, handshake) = (connection.protocol(), connection.handshake());
@@ -381,6 +380,7 @@ impl ConnTable {
                         SocketEvent::Open { protocol, handshake, peer, mptcp_status }
                     }
                     Err(dial_error) => {
+                        // The cached addresses may be the cause, so the next attempt resolves the name again.
                         self.dns_cache.remove(&name);
                         self.conns.remove(&id);
                         SocketEvent::Failed(dial_error)

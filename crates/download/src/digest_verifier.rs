@@ -207,7 +207,7 @@ impl Digests {
         Url::parse(&format!("digest:{hex}")).ok()
     }
 
-    /// Whether `digest` is the expected one of the piece that begins with `span`.
+    /// Whether `digest` matches the piece at `span`.
     fn matches_piece(&self, span: ByteRange, digest: &[u8]) -> bool {
         let Some(pieces) = &self.pieces else { return false };
         let number = usize::try_from(span.start / pieces.size.bytes().max(1)).ok();

@@ -95,8 +95,7 @@ pub(super) struct DownloadDriver<'a, M: DownloadMachine> {
     pending_inputs: Vec<Input>,
     sleep: Pin<Box<Sleep>>,
     sleep_until: Instant,
-    /// Whether a message was shown since the current event was reported to the machine. It replaces the driver's
-    /// own.
+    /// Whether the machine or the store has shown a message about the current event, so that the driver shows none.
     notice_shown: bool,
     /// Whether the user was informed that the body is encoded.
     encoding_reported: bool,
@@ -298,6 +297,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
+    /// When the next iteration is due if no socket becomes ready before.
     fn next_deadline(&self) -> Instant {
         let now = self.now();
         let mut at = self.next_sample.min(self.next_progress);
@@ -316,6 +316,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         at
     }
 
+    /// Polls all connections, a few reads each, beginning after the one that was served last. Returns whether there
+    /// may be more to read.
     fn poll_conns(&mut self, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
         for id in rotated_after(self.last_served, self.conns.ids()) {
@@ -335,9 +337,9 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
     /// Processes the next event of one connection.
     fn poll_conn(&mut self, id: ConnId, cx: &mut Context<'_>) -> Poll<()> {
         let now = self.now();
-        // The rate limit and the space in a stream's reorder buffer bound what is read from the socket. Unread
-        // bytes stay in the kernel, whose receive window then slows the sender down.
         let Some((link, url_id)) = self.conns.link_and_url(id) else { return Poll::Pending };
+        // The rate limit and the capacity of a stream's reorder buffer bound what is read from the socket. Unread
+        // bytes stay in the kernel, and the shrinking receive window slows the sender down.
         let readable = self.readable(id);
         let limits = &self.limiter;
         let polled = self.conns.poll_conn(id, cx, &mut self.body, |link| limits.available(link, now).min(readable));
@@ -374,7 +376,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         Poll::Ready(())
     }
 
-    /// Whether a connection speaks MPTCP may admit further links.
+    /// Passes the MPTCP status of a connection to the gate, which may release further links.
     fn on_mptcp_status(&mut self, mptcp_status: Spoken) {
         let (links, message) = self.mptcp_gate.on_mptcp_status(mptcp_status);
         if let Some(message) = message {
@@ -404,6 +406,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         readable.min().unwrap_or(DataSize::MAX)
     }
 
+    /// Processes an HTTP event of an open connection: updates the counters, and reports it to the machine.
     fn on_event(&mut self, conn: ConnId, link: LinkId, url_id: UrlId, event: Event) {
         let now = self.now();
         match event {
@@ -416,9 +419,9 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 self.add_unreported(now, req, len);
             }
             Event::Head { req, mut head, location, content_disposition: disposition, meta } => {
-                self.urls.store_cookies(url_id, &meta.set_cookies);
                 // Cookies and redirect targets are stored before the machine sees the response, because its next
                 // request may need them.
+                self.urls.store_cookies(url_id, &meta.set_cookies);
                 if let Some(location) = location {
                     if self.urls.is_full() {
                         self.urls.evict_redirects(&self.conns.url_ids());
@@ -658,7 +661,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// Marks the connections of links that become standby, so that idle ones are not used later and wake the radio.
+    /// Closes the idle connections of links that become standby. Later use or closing would wake the radio.
     fn set_standby(&self, event: &StreamEvent) {
         let is_standby = |id: LinkId| match *event {
             StreamEvent::Standby { link, standby: true, .. } => id == link,

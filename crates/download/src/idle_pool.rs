@@ -64,7 +64,7 @@ pub(crate) struct IdlePool {
 #[derive(Debug, Default)]
 struct PoolState {
     idle_conns: BTreeMap<PoolKey, Vec<(Instant, Connection)>>,
-    /// Keys whose spare connection is being opened.
+    /// Keys for which a spare connection is being opened.
     opening: BTreeSet<PoolKey>,
     /// Devices of standby links.
     standby_devices: BTreeSet<String>,

@@ -18,7 +18,7 @@ pub type FetchRecord = Record<Config, Input, Output>;
 /// One record of a stream's decision log.
 pub type StreamRecord = Record<stream::Config, stream::Input, stream::Output>;
 
-/// A machine whose inputs and outputs are recorded.
+/// A machine with its decision log and energy meter.
 #[derive(Debug)]
 pub(super) struct Logged<M: DownloadMachine> {
     inner: logged::Logged<M, M::Config>,

@@ -143,7 +143,7 @@ impl Drop for Flow {
     }
 }
 
-/// A TCP connection whose bytes are counted.
+/// A TCP connection with byte counters.
 #[derive(Debug)]
 pub struct CountingStream {
     stream: TcpStream,

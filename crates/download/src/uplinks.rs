@@ -40,7 +40,7 @@ struct Uplink {
 #[derive(Debug, Default)]
 pub(super) struct LinkChanges {
     pub(super) removed: Vec<LinkId>,
-    /// Links that are available now, and available links whose profile has changed.
+    /// Links that are available now, and available links with a changed profile.
     pub(super) added: Vec<LinkId>,
 }
 
@@ -108,7 +108,7 @@ impl Uplinks {
         self.links.get(usize::from(id.0)).is_some_and(|link| link.is_up)
     }
 
-    /// Links whose changes are not followed.
+    /// Links without a monitor: changes are not noticed.
     fn without_monitor(links: Vec<Uplink>, selection: LinkSelection) -> Self {
         Self {
             links,

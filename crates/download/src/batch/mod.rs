@@ -251,7 +251,7 @@ struct ActiveDownload {
 /// Runs the scheduler and the downloads.
 struct BatchDriver<'a> {
     shared: Rc<BatchContext>,
-    /// Files whose download has not started, by index.
+    /// Files that have not been started, by index.
     pending_files: BTreeMap<usize, FileRequest>,
     target_paths: Vec<Option<PathBuf>>,
     urls: Vec<String>,

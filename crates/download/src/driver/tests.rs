@@ -15,7 +15,7 @@ impl DownloadObserver for NullObserver {
     fn on_message(&mut self, _: &str) {}
 }
 
-/// Runs a test with a driver whose server never responds, within a runtime.
+/// Runs a test, within a runtime, with a driver and a server that never responds.
 fn with_driver(test: impl FnOnce(&mut DownloadDriver<'_, Fetch>, &mut Context<'_>)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

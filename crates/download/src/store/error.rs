@@ -201,7 +201,7 @@ pub enum StoreError {
     },
 }
 
-/// Where the bytes are whose checksum does not match.
+/// Location of the bytes that do not match their checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recoverable {
     /// In this file, for inspection; the next run starts from zero.

@@ -17,7 +17,7 @@ use marline_core::wire::download_journal::PageCacheEpoch;
 use super::fs::{FileSystem, Ownership, SizeLimit};
 use super::mac_key::{KeyError, MacKey};
 
-/// A file system whose power can fail. Clones share its state.
+/// A file system with simulated power failures. Clones share its state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FakeFs {
     state: Rc<RefCell<FakeFsState>>,

@@ -131,9 +131,9 @@ impl<D: FileSystem> JournalFile<D> {
     ) -> io::Result<Self> {
         // An earlier attempt of this run may have failed half-way.
         disk.remove(&paths.new_journal)?;
+        let log = Self::write_new(disk, &paths.new_journal, data, identity_and_key, ranges)?;
         // The contents must be on the disk before the rename. Otherwise a crash could leave an empty journal under
         // the name.
-        let log = Self::write_new(disk, &paths.new_journal, data, identity_and_key, ranges)?;
         disk.sync(&log.file)?;
         disk.rename(&paths.new_journal, &paths.journal)?;
         Ok(log)

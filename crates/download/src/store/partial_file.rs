@@ -331,7 +331,7 @@ impl<D: FileSystem> PartialFile<D> {
             return Ok(false);
         }
         self.begin_journal()?;
-        // No journal (no identity or no key). Without a mark the next run could not tell that the file is marline's
+        // No journal (no identity or no key). Without a mark the next run could not recognize the file as marline's
         // (rule 9).
         if self.journal.is_none() {
             if !self.is_marked {
