@@ -33,7 +33,7 @@ enum MptcpOutcome {
     Unavailable,
     /// MPTCP was requested, and the connection uses TCP.
     FellBack,
-    /// MPTCP was negotiated.
+    /// MPTCP was negotiated, and has been used since.
     Negotiated,
     /// MPTCP was negotiated, and a middlebox removed it later (fallback to TCP, RFC 8684 section 3.7).
     Stripped,

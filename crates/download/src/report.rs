@@ -82,7 +82,7 @@ pub struct LinkProgress {
 pub struct Report {
     /// Version of these fields: [`SCHEMA`].
     pub schema: u32,
-    /// The requested URL.
+    /// The requested URL, before redirects.
     pub url: String,
     /// The file's size in bytes.
     pub bytes: u64,
@@ -132,7 +132,7 @@ pub const SCHEMA: u32 = 1;
 pub struct FailureReport {
     /// Version of these fields, as in [`Report`].
     pub schema: u32,
-    /// The requested URL.
+    /// The requested URL, before redirects.
     pub url: String,
     /// The error message, in one line.
     pub error: String,

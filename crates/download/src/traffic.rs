@@ -55,9 +55,9 @@ pub struct Flow {
     pub id: u64,
     /// How the client requested it: `connect`, `socks5` and so on.
     pub kind: &'static str,
-    /// The destination host.
+    /// Destination host, as the client requested it.
     pub host: String,
-    /// The destination port.
+    /// Destination port, as the client requested it.
     pub port: u16,
     /// Address of the client; none: this host.
     pub client: Option<std::net::IpAddr>,
@@ -65,7 +65,7 @@ pub struct Flow {
     pub link: Option<String>,
     /// Time at which it was opened.
     pub opened_at: Instant,
-    /// Its byte counters.
+    /// Byte counters of the flow; they are added to its link when it ends.
     pub counters: Arc<FlowCounters>,
 }
 

@@ -89,7 +89,7 @@ pub(super) const NOFOLLOW_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).
 /// Who could have written an existing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ownership {
-    /// Only this user.
+    /// Only this user could have written it.
     Private,
     /// The file is this user's, but others could have written to it. The text completes "the file is not trusted:
     /// …".

@@ -127,7 +127,7 @@ enum Backend {
 /// A store, and the state that an earlier run has left.
 #[derive(Debug)]
 pub struct Opened {
-    /// The opened store.
+    /// The store, which accepts the bytes of the download.
     pub store: Store,
     /// Bytes that the new run can keep; none: it starts from zero.
     pub resume: Option<Resume>,

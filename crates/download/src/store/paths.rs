@@ -26,17 +26,17 @@ pub(crate) const PART_SUFFIXES: [&str; 3] = [".part", ".part.journal", ".part.jo
 /// All paths of one download. They are in one directory, so that one rename and one fsync are enough.
 #[derive(Clone, Debug)]
 pub(super) struct DownloadPaths {
-    /// The complete file.
+    /// Path of the complete file.
     pub(super) final_path: PathBuf,
     /// Whether an existing file of that name is kept, and a number is appended to the name of the new one.
     pub(super) keep_existing: bool,
     /// The directory of all paths.
     pub(super) dir: PathBuf,
-    /// The unfinished file.
+    /// Path of the unfinished file, `FILE.part`.
     pub(super) part: PathBuf,
-    /// The journal.
+    /// Path of the journal, `FILE.part.journal`.
     pub(super) journal: PathBuf,
-    /// A new journal, until it is renamed over the old one.
+    /// Path of a new journal, `FILE.part.journal.new`, until it is renamed over the old one.
     pub(super) new_journal: PathBuf,
 }
 

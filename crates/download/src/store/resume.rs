@@ -19,7 +19,7 @@ const MAX_JOURNAL_LEN: u64 = 64 << 20;
 pub(super) enum ExistingDownload {
     /// There is no journal.
     Absent,
-    /// A valid journal.
+    /// An authentic journal of this unfinished file and one of the URLs.
     Valid {
         /// Identifies the file that the journal describes.
         header: Header,
