@@ -333,7 +333,7 @@ impl ConnTable {
             ConnState::Open(connection) => {
                 let limit = limit(entry.link).min(DataSize::from_bytes(READ_BUFFER_LEN as u64));
                 let mut polled = connection.poll_event(cx, &mut self.read_buffer, sink, limit);
-                // REFUSED_STREAM: after several refused streams in a row, the server is used over HTTP/1.1. A served
+                // REFUSED_STREAM: after several in a row, the server is used over HTTP/1.1. A served
                 // stream resets the count.
                 if let Poll::Ready(Event::Aborted { error, .. }) = &mut polled
                     && error.kind == ConnErrorKind::StreamRefused

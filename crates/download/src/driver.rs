@@ -433,7 +433,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 }
                 head.is_html_page = matches!(head.status, 200 | 206) && self.is_unexpected_page(url_id, &meta);
                 let sources = self.advertised_mirrors(url_id, conn, head.status, &meta);
-                // Compared only for a range (206): a complete response does not continue the bytes of an earlier run.
+                // Compared only for a range (206): a full response does not continue an earlier run.
                 let date_validators = (head.status == 206 && !self.is_date_checked)
                     .then(|| meta.etag.clone().zip(meta.last_modified.clone()));
                 if matches!(head.status, 200 | 206) {
