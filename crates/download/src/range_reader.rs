@@ -99,7 +99,7 @@ pub struct ResourceInfo {
 
 /// Supplies the state of the player, and receives the estimates and decisions of the stream.
 pub trait StreamObserver: DownloadObserver {
-    /// The present state of the player, for the machine. Called ten times a second; none: no change.
+    /// The present state of the player, for the machine. Called ten times a second; none: nothing to report.
     fn player_input(&mut self, stream: &Stream) -> Option<PlayerInput>;
     /// The links that carry requests at present.
     fn on_busy_links(&mut self, links: &[LinkId], name: &dyn Fn(LinkId) -> String);
