@@ -203,7 +203,7 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
     let refused = marline(&home, &["get", "-q", &server.url("/auth/f")]).output().unwrap();
     assert_eq!(refused.status.code(), Some(66));
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("401 (unauthorized); it wants a login: --user"), "{said}");
+    assert!(said.contains("401 (unauthorized); a login is required: use --user"), "{said}");
     let login = home.path().join("login");
     std::fs::write(&login, "me:pa:ss\n").unwrap();
     // A password that others may read is refused, and not repeated.
@@ -346,7 +346,7 @@ fn going_on_is_promised_only_where_it_is_possible() {
     server.gate.store(2_000_000, Ordering::SeqCst);
     let output = marline(&home, &["get", "-q", "--max-time", "400ms", "-o", "f", &server.url("/slow")]).output();
     let said = String::from_utf8(output.unwrap().stderr).unwrap();
-    assert!(said.ends_with("run the same command again to go on\n"), "{said}");
+    assert!(said.ends_with("run the same command again to resume\n"), "{said}");
     assert!(home.path().join("f.part.journal").exists());
 }
 
@@ -426,7 +426,7 @@ fn ctrl_c_stops_with_130_and_the_same_command_goes_on() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said, "marline: stopped; run the same command again to go on\n");
+    assert_eq!(said, "marline: stopped; run the same command again to resume\n");
     assert!(!home.path().join("f").exists());
 
     server.heads.lock().unwrap().clear();

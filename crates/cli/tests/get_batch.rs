@@ -300,7 +300,7 @@ fn without_a_digest_two_sources_are_never_mixed() {
     let output = get(&home, &["-o", "f", "--mirror", &second.url("/g"), &first.url("/absent")]);
     succeeded(&output);
     is(&home, "f", &other);
-    let line = format!("the whole file is taken from {} instead", second.url("/g"));
+    let line = format!("the whole file is fetched from {} instead", second.url("/g"));
     assert!(said(&output).contains(&line), "{}", said(&output));
 }
 
@@ -385,7 +385,7 @@ fn files_that_an_earlier_run_has_completed_are_not_fetched_again() {
     assert_eq!((first, second), (0, 0));
     let (first, second, text) = run();
     assert_eq!((first, second), (300_000, 200_000), "{text}");
-    assert!(text.contains("an earlier run has completed it, and it has not changed"), "{text}");
+    assert!(text.contains("already completed by an earlier run, and unchanged"), "{text}");
     is(&home, "a.bin", &one);
     is(&home, "two", &two);
     // What was changed since is fetched again: a file that a list names keeps what is there, any other is replaced.

@@ -77,7 +77,7 @@ fn a_link_that_dies_in_silence_is_told_and_comes_back() {
     thread::sleep(Duration::from_millis(1500));
     network.mend("wifi0");
     let (ended, report) = whole(&program, running, &resource);
-    ended.says("link wifi0: nothing has come for 1.0s; the others go on");
+    ended.says("link wifi0: no data for 1.0s; the other links continue");
     ended.says("link wifi0: carries data again");
     assert!(report["wasted_bytes"].as_u64().unwrap() < 2_000_000, "{report}");
 }
@@ -261,8 +261,8 @@ fn a_name_server_that_is_silent_at_first_is_asked_again() {
     assert!(program.file("out").unwrap() == *resource.data);
     for name in ["wifi0", "lte0"] {
         let notices = ended.notices();
-        let said = notices.iter().find(|line| line.starts_with(&format!("link {name}: nothing has come for ")));
-        let waits = said.is_some_and(|line| line.ends_with("s (looking up the name); it is tried again and again"));
+        let said = notices.iter().find(|line| line.starts_with(&format!("link {name}: no data for ")));
+        let waits = said.is_some_and(|line| line.ends_with("s (looking up the name); it is retried"));
         assert!(waits, "{}", ended.err);
     }
     assert!(ended.err.contains("wifi0 0 kbit/s (silent, looking up the name)"), "{}", ended.err);
@@ -311,7 +311,7 @@ fn a_metered_link_is_kept_back_until_the_other_fails() {
     server.wait_sent(before + 3_000_000);
     network.client_ip("link set wifi0 down\n");
     let (ended, report) = whole(&program, running, &resource);
-    ended.says("link lte0: it is metered, and used because no other works");
+    ended.says("link lte0: it is metered, and used because no other link works");
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 5_000_000, "{report}");
 }
 
