@@ -15,7 +15,7 @@
 //! 4. In a schedule, the bytes of the link with the tail lie at the end of each bin. Before them the rest of the
 //!    bin is tail if one was running, and a full tail follows them. Capacities are rounded on their running sums,
 //!    so the error is below one grain per link at any moment.
-//! 5. The bound rounds everything the other way: capacities up in each bin, requirements down by a grain per link,
+//! 5. The bound rounds in the opposite direction: capacities up in each bin, requirements down by a grain per link,
 //!    the tail shorter by one bin, and no idle time before the radio's bytes in its first bin. It also subtracts
 //!    what could be saved by moving less than a grain between bins of different price: one grain times the sum of
 //!    all price increases. The bound holds only for capacities whose rates change at bin boundaries.
@@ -164,7 +164,9 @@ impl Program {
         let (bin, grain) = (grid.bin.as_secs_f64(), bits(grid.grain));
         let end_time = playback.as_secs_f64();
         let start_time = end_time - case.video.duration().as_secs_f64();
+        // The small term prevents a rounding error from adding an empty bin.
         let count = ((end_time / bin) - 1e-9).ceil().max(1.0) as usize;
+        // Whole grains per link can fall short of the floor of their sum, by one less than the number of links.
         let grains_lost = if rounding == Rounding::LowerBound { case.links.len().saturating_sub(1) } else { 0 };
         let grains = |bits: f64| match rounding {
             Rounding::Feasible => (bits / grain - 1e-6).ceil() as usize,
@@ -193,6 +195,8 @@ impl Program {
             };
             for (link, radio) in case.links.iter().zip(radios) {
                 let (carried_before, carried_after) = (link.carried_bits(from), link.carried_bits(to));
+                // Differences of rounded running sums lose no grain permanently. The bound rounds each bin up by
+                // itself.
                 let max_grains = match rounding {
                     Rounding::Feasible => {
                         (carried_after / grain - 1e-6).ceil() - (carried_before / grain - 1e-6).ceil()
@@ -201,10 +205,12 @@ impl Program {
                 };
                 let rate = (carried_after - carried_before) / (to - from);
                 if rate <= 0.0 {
+                    // A link without capacity is kept, because `sum_of_rises` finds the links by their position.
                     bin_data.push(BinLink::default(), radio);
                     continue;
                 }
                 let per_grain = grain * (joules_per_bit(radio) + radio.active_power.as_watts_f64() / rate);
+                // In the tail, a grain's active time replaces tail time that would be paid anyway.
                 let per_grain_in_tail = per_grain - grain * radio.tail_power.as_watts_f64() / rate;
                 let tail_joules = radio.tail_power.as_watts_f64() * (to - from);
                 bin_data.push(
@@ -278,6 +284,8 @@ impl Program {
         let certain_bins = if self.rounding == Rounding::LowerBound { 2 } else { 1 };
         let unreachable = vec![f64::INFINITY; self.total_grains + 1];
         let (mut from_idle, mut from_tail) = (unreachable.clone(), unreachable);
+        // Every used bin leads to a full tail. States within the tail pay for it during the whole bin, and their
+        // grains are cheaper by the tail power of their active time.
         for (remaining, state) in states.iter().enumerate() {
             if remaining < certain_bins {
                 relax(&mut from_idle, state, 0.0, range);

@@ -118,6 +118,7 @@ impl MdpSchedule {
             }
         };
         let mut values = vec![0.0_f64; rows * columns * 2];
+        // Value iteration: once the values are stable, the choices derived from them are optimal.
         loop {
             // Expected future cost from each pair of levels, with the second radio awake or asleep.
             let mut expected = vec![0.0; values.len()];

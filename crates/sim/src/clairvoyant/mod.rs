@@ -15,7 +15,7 @@
 //!    waits for B again.
 //! 3. Energy is α per bit, plus β for the time a link needs for it at its current rate (GreenBag eq. 5), plus a
 //!    tail after each burst for at most one link. [`energy`] finds E* by dynamic programming.
-//! 4. Nothing else is modelled: no round-trip times, no slow start, no requests, as in [`crate::lower_bound`].
+//! 4. Nothing else is modelled: no RTT, no slow start, no requests, as in [`crate::lower_bound`].
 //!
 //! A linear program does not work, because the cost of one tail per burst is not convex.
 

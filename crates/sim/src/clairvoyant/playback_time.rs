@@ -27,12 +27,14 @@ impl PlaybackCase {
         let mut start_delay = arrivals
             .first_time(self.start_bits())?
             .max(arrivals.first_time(total)? - self.video.duration().as_secs_f64());
+        // Candidates where a link's rate changes. The latest arrival counts, because the function may jump there.
         for at in &arrivals.change_times {
             let carried = self.carried(*at);
             if carried < total {
                 start_delay = start_delay.max(arrivals.last_time(carried)? - self.time_of_bits(carried));
             }
         }
+        // Candidates where the video's rate changes.
         for (time, bytes) in self.segment_ends() {
             let arrival = if bytes < total { arrivals.last_time(bytes)? } else { arrivals.first_time(bytes)? };
             start_delay = start_delay.max(arrival - time);

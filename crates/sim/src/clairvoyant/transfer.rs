@@ -100,6 +100,7 @@ impl Transfer {
             let carried: Vec<f64> =
                 self.links.iter().map(|link| link.carried_bits(to) - link.carried_bits(from)).collect();
             let mut bin_modes = Bin { seconds: to - from, modes: Vec::new() };
+            // Each set of links that all carry something in this bin is a mode; the empty set is to be idle.
             for mask in 0..1_usize << radios.len() {
                 let active_links = || (0..radios.len()).filter(|link| mask >> link & 1 == 1);
                 if active_links().any(|link| carried[link] <= 0.0) {
@@ -242,11 +243,13 @@ impl TailProgram {
             range.high = max_grains.min(total);
             next.iter_mut().for_each(|state| state.fill(f64::INFINITY));
             let hull = |used: TailUse| LowerHull::new(self.cost_points(bin, used), &carried_before, grain);
+            // The tail link is unused: other links may transmit while its tail runs down.
             let unused = hull(TailUse::Unused);
             for (remaining, state) in states.iter().enumerate() {
                 let costs = unused.apply(state, range);
                 relax(&mut next[remaining.saturating_sub(1)], &costs, self.bin_costs[remaining], range);
             }
+            // The tail link is used, from idle after a promotion or within its tail; then a full tail is left.
             if self.has_tail && bin.modes.iter().any(|mode| mode.uses_tail_link) {
                 let mut in_tail = unreachable();
                 for state in &states[1..] {

@@ -424,6 +424,7 @@ impl<M: Subject> Driver<M> {
         if !self.link_present[conn.link] || conn.is_silent {
             return Ok(());
         }
+        // Faults are drawn first, so that a handshake can fail as well.
         if self.rng.bernoulli(behavior.fault_rate) {
             return self.inject_fault(id);
         }
@@ -444,6 +445,7 @@ impl<M: Subject> Driver<M> {
         let conn = self.conns.get(&id)?;
         let window_end = self.window_end();
         let is_withheld = |body: ByteRange| !body.is_empty() && body.start >= window_end;
+        // A head can always be sent; a body only after its acceptance and within the reader's window.
         let ready = |pending: &PendingResponse| {
             pending.remaining_body.is_none_or(|body| pending.is_accepted && !is_withheld(body))
         };
@@ -472,6 +474,7 @@ impl<M: Subject> Driver<M> {
         if remaining == 0 {
             return self.close_conn(id, ConnErrorKind::Protocol);
         }
+        // At most the rest of the body, of the accepted length and of the reader's window.
         let max_len = body.len().bytes().min(remaining).min(1 << 16).min(window_end - body.start);
         let len = 1 + self.rng.below(max_len);
         conn.last_chunk = len;

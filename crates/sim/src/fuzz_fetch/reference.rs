@@ -2,7 +2,7 @@
 //!
 //! It receives the machine's outputs and inputs and returns the first violation.
 //!
-//! It records the source of every byte and nothing else. As an independent judge it must stay simple, and must not
+//! It records the source of every byte and nothing else. As an independent check it must stay simple, and must not
 //! become a second implementation.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,10 +199,11 @@ impl ReferenceModel {
         let frontier = self.in_order_end();
         let sources: BTreeSet<ByteSource> = self.sources.values().map(|(_, source)| *source).collect();
         if self.covered_with_skipped() != DataSize::from_bytes(frontier) {
-            return Err(format!("done with a hole at {frontier}"));
+            return Err(format!("done with a gap at {frontier}"));
         }
         let mut sources = sources.into_iter();
         let is_size = |size: &DataSize| size.bytes() == frontier;
+        // Exactly one source is allowed, and the length must be that of this source.
         match (sources.next(), sources.next()) {
             (Some(first), Some(second)) => Err(format!("done with a mixture of {first:?} and {second:?}")),
             // A version that the server does not have comes from another CDN node.
@@ -267,6 +268,7 @@ impl ReferenceModel {
         if span.is_empty() {
             return;
         }
+        // Shorten a run that extends into the range, but keep its part behind the range.
         let preceding = self.sources.range(..span.start).next_back().map(|(start, run)| (*start, *run));
         if let Some((start, (end, source_before))) = preceding.filter(|(_, (end, _))| *end > span.start) {
             self.sources.insert(start, (span.start, source_before));
@@ -274,6 +276,7 @@ impl ReferenceModel {
                 self.sources.insert(span.end, (end, source_before));
             }
         }
+        // Remove the runs that start within the range, except for their parts behind it.
         let starts: Vec<u64> = self.sources.range(span.start..span.end).map(|(start, _)| *start).collect();
         for start in starts {
             if let Some((end, source_before)) = self.sources.remove(&start)

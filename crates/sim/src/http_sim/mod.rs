@@ -147,6 +147,7 @@ where
         while !self.is_over() || self.player.as_ref().is_some_and(|viewer| !viewer.is_over()) {
             self.step();
             let Some(next) = self.next_event().filter(|next| *next <= end) else { return };
+            // A few steps at one instant are normal; an endless number is an error of the simulator or the machine.
             stuck_steps = if next > self.now { 0 } else { stuck_steps + 1 };
             assert!(stuck_steps < MAX_STEPS_PER_INSTANT, "the simulation makes no progress at {next}");
             self.now = next.max(self.now);

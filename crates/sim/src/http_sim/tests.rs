@@ -108,7 +108,7 @@ fn one_connection_is_as_fast_as_kernel_tcp() {
         ("30/50", lte(30, 50), "", 27_880),
         ("20/60", lte(20, 60), "", 41_730),
         ("20/30, 0.5%", lossy, "", 135_000),
-        ("40/20, dead from 3 s to 8 s", wifi(40, 20), "3s:wifi=down 8s:wifi=up", 29_540),
+        ("40/20, down from 3 s to 8 s", wifi(40, 20), "3s:wifi=down 8s:wifi=up", 29_540),
     ];
     for (name, link, events, measured) in cases {
         let events = events.split_whitespace().map(|event| event.parse().expect("an event")).collect();

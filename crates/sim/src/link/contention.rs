@@ -9,7 +9,7 @@
 //! 3. The returned time is never too late. After a collision or a drop a smaller frame may be next, so in these
 //!    cases the result is only the start of the attempt, before which nothing can arrive.
 //!
-//! Treating the channel as a server with a next free time does not work, because who transmits next depends on both
+//! Treating the channel as a server with a next free time does not work, because the next sender depends on both
 //! directions.
 
 use marline_core::units::Instant;
@@ -26,6 +26,7 @@ pub(super) fn run_contention<P: Packet>(
     now: Instant,
 ) -> Option<Instant> {
     loop {
+        // The earlier attempt wins; equal slots collide.
         let attempts =
             [0, 1].map(|direction| medium.next_attempt(direction, half_links[direction].pending_since()?));
         let first = match attempts {
@@ -39,6 +40,7 @@ pub(super) fn run_contention<P: Packet>(
             [Some(down), Some(up)] if WifiChannel::is_collision(down, up) => Some([down, up]),
             _ => None,
         };
+        // Nothing more happens by `now`: predict the next delivery.
         if attempt.start > now {
             let certain = collision.is_none() && half_links[first].is_next_certain();
             let size = half_links[first].pending_size();

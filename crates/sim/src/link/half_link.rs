@@ -46,6 +46,7 @@ impl<P: Packet> HalfLink<P> {
     pub(super) fn push(&mut self, packet: P, now: Instant) {
         let packet_count = PacketCount::single(packet.size());
         self.stats.offered += packet_count;
+        // A packet that finds the transmitter idle is always accepted, whatever the limit of the queue.
         if packet_count.bytes > self.mtu {
             self.stats.dropped_oversize += packet_count;
         } else if self.policer.as_mut().is_some_and(|policer| !policer.conforms(&packet, now)) {

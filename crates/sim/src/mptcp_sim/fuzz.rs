@@ -7,7 +7,7 @@
 //! 1. The seed determines the links and their events: outages without any signal, held packets, rate changes,
 //!    carrier loss, and a link that is plugged in later. It also determines lost MP_PRIO options, a server that
 //!    refuses joins, a restart of the daemon, and the downloads and their connections. Nothing ever happens to one
-//!    honest link. If the first link may die forever, the server accepts joins.
+//!    honest link. If the first link may fail permanently, the server accepts joins.
 //! 2. Every requested byte is delivered once and in order. The Marline policy guarantees this while one link works.
 //!    The published policies guarantee nothing once the first link is dead.
 //! 3. No command refers to an object that was not reported to the machine. The Marline policy sends at most

@@ -138,6 +138,7 @@ impl RateSchedule {
         let rates = (0..count.max(1)).map(|n| {
             let (mut at, end) = (Instant::ZERO + bin * n, Instant::ZERO + bin * (n + 1));
             let mut bits = 0.0;
+            // Within a bin the rate changes at the steps and at the boundaries of outages.
             while at < end {
                 while self.steps.get(step + 1).is_some_and(|(next, _)| *next <= at) {
                     step += 1;

@@ -144,6 +144,7 @@ impl SubflowSender {
             || self.chunk_size().min(self.queue.front().map_or(0, |data| data.len)),
             |piece| piece.data.len,
         );
+        // One chunk may always be in flight, however small the window is.
         if self.flight_bytes > 0 && self.flight_bytes + len > window {
             return None;
         }
@@ -187,6 +188,7 @@ impl SubflowSender {
             self.round_end = self.next_transmission;
             self.round_peak = self.flight_bytes;
         }
+        // Links keep the order, so everything sent earlier and still in flight is lost.
         while let Some(sent) = self.in_flight.front().copied().filter(|sent| sent.transmission < number) {
             self.in_flight.pop_front();
             self.on_lost(sent);

@@ -1,4 +1,3 @@
-//! How far may be sent, and what is done while nothing may?
 //! The peer's receive window, and the persist timer for a closed window (RFC 9293).
 //!
 //! 1. A window update is accepted if its ACK acknowledges new data, has a newer sequence number, or extends the

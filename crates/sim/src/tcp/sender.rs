@@ -203,6 +203,7 @@ impl Sender {
         if segment.ack >= prior_una {
             self.peer_window.on_ack(segment, prior_una);
         }
+        // DSACK blocks are compared with the first unacknowledged number before this ACK.
         let dsack = dsack_block(segment);
         if let Some(block) = dsack {
             self.undo.on_duplicate(block, prior_una);
@@ -345,6 +346,7 @@ impl Sender {
                 delivered.any_original |= self.was_before_timeout(&sent);
                 delivered.first_sent_at.get_or_insert(sent.sent_at);
                 delivered.last_sent_at = Some(sent.sent_at);
+                // An original that arrives after a higher number was selectively acknowledged was reordered.
                 if sent.end() < highest_sacked {
                     self.rack.on_reordered();
                 }
@@ -392,6 +394,7 @@ impl Sender {
     /// Evaluates the response to a tail-loss probe: did it repair a loss? (RFC 8985 §7.4)
     fn on_probe_ack(&mut self, now: Instant, segment: &Segment, has_dsack: bool, advanced: bool, delivered: u32) {
         let Some(probe) = self.tail_loss_probe.filter(|probe| segment.ack >= probe.nxt) else { return };
+        // RFC 8985 §7.4.2: an ACK beyond the probe without a DSACK means that the probe repaired a loss.
         if probe.is_retransmission && !has_dsack && segment.ack > probe.nxt {
             self.congestion.on_loss();
             self.congestion.cwnd = self.congestion.cwnd.min(self.congestion.ssthresh);
@@ -448,6 +451,7 @@ impl Sender {
         delivered: Delivered,
         advanced: bool,
     ) {
+        // F-RTO: the delivery of a segment that was not retransmitted shows that the timeout was spurious.
         let is_spurious = maybe_spurious && delivered.any_original;
         if (advanced && self.can_undo(ts_ecr)) || is_spurious {
             self.undo_reduction(true);
@@ -456,8 +460,10 @@ impl Sender {
         } else if self.una >= recovery_point {
             self.phase = Phase::Open;
         } else if maybe_spurious && self.nxt > recovery_point {
+            // F-RTO step 3: new data was sent, and a selective acknowledgement now proves a loss.
             self.phase = Phase::Loss { recovery_point, maybe_spurious: !delivered.any_sacked };
         } else if maybe_spurious && advanced {
+            // F-RTO step 2b: the first ACK advances, so new data is sent and the next ACK decides.
             self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious };
             self.new_data_first = true;
         }
@@ -481,6 +487,7 @@ impl Sender {
     /// Saves the window and threshold before a reduction.
     fn save_prior_cwnd(&mut self) {
         let Congestion { cwnd: window, ssthresh: threshold, .. } = self.congestion;
+        // As in `tcp_current_ssthresh`: at least three quarters of the window are restored.
         let threshold = match self.phase {
             Phase::Recovery { .. } => threshold,
             Phase::Open | Phase::Loss { .. } => threshold.max(window / 2 + window / 4),
@@ -580,12 +587,15 @@ impl Sender {
             return;
         }
         let was_open = matches!(self.phase, Phase::Open);
+        // Linux reduces the threshold again if data was acknowledged since the last timeout, or while the peer's
+        // window is zero.
         let is_repeated =
             matches!(self.phase, Phase::Loss { .. }) && (self.timeouts == 0 || self.peer_window.is_closed());
         if was_open || is_repeated {
             self.save_prior_cwnd();
             self.congestion.on_loss();
         }
+        // As in `tcp_enter_loss`: F-RTO is not used for the first timeout during fast recovery.
         let maybe_spurious = self.config.undo && self.config.sack && (was_open || self.timeouts > 0);
         self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious };
         self.congestion.on_timeout();
@@ -601,6 +611,7 @@ impl Sender {
         self.scoreboard
             .mark_lost(|sent| without_sack || sent.data.start <= una || rack.is_lost_on_timeout(now, sent, rtt));
         self.scoreboard.clear_first_retransmit();
+        // The window permits one segment: the first unacknowledged one.
         self.congestion.cwnd = self.scoreboard.in_flight() + 1;
         self.forced_segment = Some(ForcedSegment::FirstUnacked);
         self.rearm_timeout(now, false);
@@ -649,6 +660,7 @@ impl Sender {
     fn on_retransmitted(&mut self, now: Instant, sent: SentSegment) -> Outgoing {
         self.undo.on_retransmit(now);
         self.on_sent_in_recovery();
+        // The retransmission of the first segment restarts the timer, unless RACK uses it.
         let is_head = sent.data.start <= self.una && !matches!(self.timer, Some((_, TimerKind::RackReordering)));
         if self.timer.is_none() || is_head {
             self.rearm_timeout(now, false);

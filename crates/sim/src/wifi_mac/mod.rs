@@ -114,6 +114,7 @@ impl WifiChannel {
             return None;
         }
         let arrived = queued_at.max(station.usable_from);
+        // Rule 2: only a packet that arrives at a busy channel draws a backoff.
         if station.backoff_slots.is_none() && arrived < self.idle_from {
             station.backoff_slots = Some(station.rng.below(station.contention_window + 1));
         }
@@ -142,6 +143,7 @@ impl WifiChannel {
         station.contention_window = self.phy.cw_min;
         station.attempts = 0;
         station.backoff_slots = Some(station.rng.below(station.contention_window + 1));
+        // The other station keeps the rest of its backoff.
         let other_station = &mut self.stations[1 - direction];
         other_station.backoff_slots =
             other_station.backoff_slots.and_then(|wait| wait.checked_sub(attempt.slot)).filter(|wait| *wait > 0);

@@ -60,6 +60,7 @@ impl KernelModel {
         }
         let conn = &mut self.conns[conn_index];
         let acknowledged = conn.acknowledged;
+        // Data that was acknowledged over another subflow meanwhile is not reinjected.
         while conn.retransmit_queue.front().is_some_and(|data| data.offset + data.len <= acknowledged) {
             conn.retransmit_queue.pop_front();
         }
@@ -83,6 +84,7 @@ impl KernelModel {
         if data.len == 0 {
             return None;
         }
+        // As in the kernel, the mean of both rates is weighted by the queued and the new data.
         let sender = &mut self.subflows[best].sender;
         let (held, new) = (buffered as f64, data.len as f64);
         sender.pacing_rate = (sender.pacing_rate * held + sender.current_pacing_rate() * new) / (held + new);
@@ -116,6 +118,7 @@ impl KernelModel {
         self.links[link].received += wire_bytes;
         let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
         self.meter.on_bytes(self.now, id, Direction::Down, DataSize::from_bytes(wire_bytes));
+        // The kernel responds to data of a destroyed subflow with a reset.
         if !self.subflows[sub].is_open_at_client {
             if self.subflows[sub].is_open_at_server
                 && let Some(arrival) = self.links[link].send_control(self.now)
@@ -142,6 +145,7 @@ impl KernelModel {
         if let Some(arrival) = self.links[link].send_control(self.now) {
             self.schedule_event(arrival, Event::AckArrived(sub, number, next_offset));
         }
+        // When the response is complete, the application sends its next request.
         let conn = &mut self.conns[conn];
         if conn.stage != ConnStage::Closed
             && next_offset == conn.requested_end

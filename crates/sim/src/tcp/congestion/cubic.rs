@@ -109,13 +109,17 @@ impl Epoch {
     }
 
     fn step(&mut self, at: Instant, window: u32, last_max: u32) -> u32 {
+        // RFC 9438 eq. 1: the target is C (t − K)³ + origin; the step is the number of ACKed segments per segment
+        // of growth.
         let t = at.since(self.start).as_secs_f64() - self.k;
         let target_increase = self.origin + C * t * t * t - f64::from(window);
         let window_f64 = f64::from(window);
+        // At or above the target, the window grows by one segment in a hundred rounds (Linux).
         let mut step = if target_increase > 0.0 { window_f64 / target_increase } else { 100.0 * window_f64 };
         if last_max == 0 {
             step = step.min(MAX_STEP_WITHOUT_W_MAX);
         }
+        // If the estimated Reno window is ahead, grow as fast as Reno (RFC 9438 §4.3).
         let per_reno = scaled(window, RENO_ACKS_PER_SEGMENT).max(1);
         self.reno += self.reno_credit / per_reno;
         self.reno_credit %= per_reno;
