@@ -7,7 +7,7 @@
 //!   802.11 channel ([`wifi_mac`]). [`rng`] provides all random numbers, [`rate_process`] random rates.
 //! - Endpoints: [`tcp`] runs over a link. [`http_sim`] simulates a client with its links and a server, driven by
 //!   one of core's machines, and [`mptcp_sim`] MPTCP connections. [`fleet`] generates relays and edges for the
-//!   assignment problem.
+//!   assignment problem. [`accel`] simulates TCP acceleration packet by packet.
 //! - Bounds: [`lower_bound`] is the shortest possible transfer time, [`clairvoyant`] the best playback with
 //!   knowledge of the future.
 //! - Tests: [`contract`] checks the rules of a machine, and [`fuzz_fetch`] runs random histories. [`scenario`]

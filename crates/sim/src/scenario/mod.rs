@@ -3,7 +3,6 @@
 //! A TOML file is parsed into a [`Scenario`], which is always valid; errors name the line.
 //!
 //! ```toml
-//! ```toml
 //! name = "floor-a"
 //! description = "two good links"
 //! size = "100MB"

@@ -5,7 +5,7 @@
 //! | `{ ideal = 1.045 }` | the median time is at most this multiple of the ideal time |
 //! | `{ paired = 1.0, worst = 1.015 }` | ratio to the time of aria2's best setting: median and maximum over all cases |
 //! | `{ rss = "12MB" }` | the peak memory of every run is at most this |
-//! | `{ curl = 1.02, extra_time = "3ms", max_time = "560ms" }` | the median is at most curl's × `curl` + `extra_time`, and at most `max_time` |
+//! | `{ curl = 1.02, extra_time = "3ms", max_time = "560ms" }` | median ≤ curl's × `curl` + `extra_time`, and ≤ `max_time` if given |
 
 use marline_core::units::{DataSize, Duration};
 use serde::Serialize;
