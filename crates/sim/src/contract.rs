@@ -38,7 +38,7 @@ where
         Self { machine, now: Instant::ZERO, is_drained: true, after_tick: false, log }
     }
 
-    /// The wrapped machine.
+    /// The wrapped machine, for reading its state.
     pub const fn machine(&self) -> &M {
         &self.machine
     }

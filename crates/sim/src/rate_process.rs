@@ -63,7 +63,7 @@ const MIN_SECONDS_APART: usize = 3;
 pub struct RateDrop {
     /// First second of the drop.
     pub start: usize,
-    /// Number of seconds.
+    /// Duration of the drop in seconds.
     pub length: usize,
 }
 

@@ -45,7 +45,7 @@ impl RandomStream {
         splitmix64(self.key.wrapping_add(n.wrapping_mul(GOLDEN_GAMMA)))
     }
 
-    /// The next number.
+    /// The next number of the stream, uniform over all 64 bits.
     pub fn draw(&mut self) -> u64 {
         let drawn = self.at(self.index);
         self.index = self.index.wrapping_add(1);

@@ -85,7 +85,7 @@ enum Rounding {
 /// The dynamic program, with capacities and requirements in grains and prices in joules.
 struct Program {
     rounding: Rounding,
-    /// In order of time.
+    /// One entry per time bin, in order of time.
     bins: Vec<Bin>,
     total_grains: usize,
     tail: TailCosts,
@@ -119,7 +119,7 @@ impl Bin {
 struct BinLink {
     /// Upper limit of grains in this bin.
     max_grains: usize,
-    /// Joules per grain.
+    /// Joules per grain if the rest of the bin is idle.
     grain_joules: f64,
     /// Joules per grain if the rest of the bin is tail anyway.
     grain_joules_in_tail: f64,

@@ -35,7 +35,7 @@ pub struct RateChain {
     max_rate: Bitrate,
 }
 
-/// One of two interfaces.
+/// The interface that carries all data in a second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterfaceChoice {
     /// The interface whose radio is treated as always on.

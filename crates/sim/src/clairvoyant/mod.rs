@@ -37,7 +37,7 @@ pub use transfer::Transfer;
 /// A video to be played over links whose future rates are known.
 #[derive(Clone, Debug)]
 pub struct PlaybackCase {
-    /// Capacity of each link.
+    /// Capacity of each link over time, without protocol overhead.
     pub links: Vec<CapacityCurve>,
     /// The video's rate over time.
     pub video: MediaProfile,

@@ -34,7 +34,7 @@ use super::{CapacityCurve, bits};
 pub struct Transfer {
     /// Capacity of each link, in the same bytes as `size`.
     pub links: Vec<CapacityCurve>,
-    /// Bytes to transfer.
+    /// Total over all links; it may be split among them in any way.
     pub size: DataSize,
 }
 

@@ -26,7 +26,7 @@ pub struct Churn {
     rng: RandomStream,
 }
 
-/// Result of one matching.
+/// Quality of one matching, with an upper bound for comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RematchResult {
     /// Sum of the edges' rates through their relays, less their direct rates.

@@ -12,9 +12,9 @@ use crate::rng::{Purpose, RandomStream};
 /// Parameters of a synthetic fleet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FleetSpec {
-    /// Number of relays.
+    /// Number of relays; the number of cities follows from it.
     pub relay_count: usize,
-    /// Number of edges.
+    /// Number of edges that exist at the same time.
     pub edge_count: usize,
     /// Range of the number of relays that an edge measures.
     pub candidates_per_edge: RangeInclusive<u64>,
@@ -94,7 +94,7 @@ impl Fleet {
         Self { spec: spec.clone(), cities, relays, cumulative_shares, rng }
     }
 
-    /// Draws the next edge.
+    /// Draws an edge with its candidates; consecutive calls give different edges.
     pub fn next_edge(&mut self) -> EdgeSpec {
         self.next_edge_with_measurements().0
     }

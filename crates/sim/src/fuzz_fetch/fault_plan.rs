@@ -20,7 +20,7 @@ pub(super) struct FaultPlan {
     pub(super) config: Config,
 }
 
-/// Behavior of one link.
+/// Rate, delay and faults of one link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkBehavior {
     pub(super) rate: Bitrate,

@@ -51,7 +51,7 @@ pub struct Defect {
     pub seed: u64,
     /// Name of the policy under test.
     pub policy: String,
-    /// The violated rule.
+    /// The violated rule, with the time if it is known.
     pub problem: String,
     /// The fault plan, then one line per record of the history.
     pub log: Vec<String>,
@@ -101,7 +101,7 @@ pub fn fuzz_stream(seed: u64, policy: stream::Policy) -> Result<(), Defect> {
     history.run::<stream::Stream>(fault_plan, rng, config, Some(player))
 }
 
-/// Parameters of one history.
+/// Parameters of one history that do not depend on the kind of machine.
 struct FuzzRun {
     seed: u64,
     policy: String,

@@ -138,7 +138,7 @@ impl RandomPlayer {
         DataSize::from_bytes(bytes) / read_rate
     }
 
-    /// Continues reading at `offset`.
+    /// Continues reading at `offset`; nothing behind it is readable yet.
     pub(super) fn seek_to(&mut self, offset: u64) {
         (self.readable_end, self.read_end) = (offset, offset);
     }
@@ -224,7 +224,7 @@ fn pick<T: Copy>(rng: &mut RandomStream, choices: &[T]) -> T {
     choices[usize::try_from(rng.below(choices.len() as u64)).unwrap_or(0)]
 }
 
-/// Radios that sleep (more often), one that does not, and one of unknown kind.
+/// LTE, whose radio sleeps, is drawn twice as often as Wi-Fi, whose radio does not, and as a link of unknown kind.
 const LINK_KINDS: [LinkKind; 4] = [LinkKind::Wifi, LinkKind::Lte, LinkKind::Lte, LinkKind::Other];
 /// Upper limit of the time to read the whole file.
 const MAX_READ_TIME: Duration = Duration::from_secs(200);

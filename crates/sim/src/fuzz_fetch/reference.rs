@@ -22,13 +22,13 @@ pub enum ByteSource {
 /// Whether an unproven response is the file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ResponseTruth {
-    /// The server's file.
+    /// The server's file, sent without a validator.
     File,
     /// Another page, such as that of a captive portal.
     OtherPage,
 }
 
-/// The reference model's state.
+/// Everything the reference model knows about a download.
 #[derive(Debug, Default)]
 pub struct ReferenceModel {
     /// Runs of bytes: start to (end, source).

@@ -12,13 +12,13 @@ use marline_core::units::DataSize;
 pub trait Subject:
     Machine<Input: From<fetch::Input> + Clone, Output: Into<stream::Output> + Clone + PartialEq> + Sized
 {
-    /// Configuration of the machine.
+    /// Configuration from which the machine is created, also at replay.
     type Config: Clone;
 
-    /// Creates the machine.
+    /// Creates a machine; equal configurations must give equal machines.
     fn make(config: &Self::Config) -> Self;
 
-    /// Progress of the download.
+    /// Progress of the download, by the machine's own accounting.
     fn status(&self) -> fetch::Status;
 
     /// Wraps an input of a player; `None` if the machine has no player.

@@ -6,7 +6,7 @@
 use marline_core::fetch::{ByteRange, RangeSet};
 use marline_core::units::DataSize;
 
-/// The client's file.
+/// What the client has stored, by version and offset.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileCheck {
     /// Ranges stored at the right offset, for each version.
@@ -29,7 +29,7 @@ impl FileCheck {
         }
     }
 
-    /// The client discards everything.
+    /// The client discards everything, as after a change of the file.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

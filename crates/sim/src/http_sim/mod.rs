@@ -44,7 +44,7 @@ use player::SimPlayer;
 pub use scenario::{ClientLink, HttpScenario, PresenceChange};
 pub use server::{AvailableFrom, Fault, FaultKind, FileVersion, HttpServer};
 
-/// A running simulation.
+/// A running simulation of one scenario with one machine.
 #[derive(Debug)]
 pub struct HttpSim<M> {
     machine: M,

@@ -5,7 +5,7 @@ use marline_core::units::{DataSize, Duration};
 
 use super::PlaybackOutcome;
 
-/// Result of a run.
+/// Result of a run; all times count from its start.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOutcome {
     /// When the machine reported `Done`, if it did.
@@ -14,7 +14,7 @@ pub struct HttpOutcome {
     pub failed: Option<(Failure, Duration)>,
     /// The version that the client has, complete and unmixed; `None` if it has no such file.
     pub version: Option<usize>,
-    /// Distinct bytes stored.
+    /// Distinct bytes stored at their offsets.
     pub covered: DataSize,
     /// Body bytes that reached the client but were not needed.
     pub wasted: DataSize,
@@ -40,13 +40,13 @@ impl HttpOutcome {
 /// One link's part in a download.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpLinkOutcome {
-    /// Name of the link.
+    /// Name of the link in the scenario.
     pub name: String,
     /// Body bytes stored, including bytes that had already arrived over another link.
     pub body_bytes: DataSize,
-    /// Number of requests sent.
+    /// Number of requests sent, including repeated ones.
     pub requests: u32,
-    /// Number of connection attempts.
+    /// Number of connection attempts, successful or not.
     pub connections: u32,
     /// When the first body byte was stored.
     pub first_byte: Option<Duration>,
@@ -56,7 +56,7 @@ pub struct HttpLinkOutcome {
     pub timeline: Vec<DataSize>,
 }
 
-/// Resolution of [`HttpLinkOutcome::timeline`].
+/// Length of one slot of [`HttpLinkOutcome::timeline`].
 pub const TIMELINE_STEP: Duration = Duration::from_millis(100);
 
 impl HttpLinkOutcome {

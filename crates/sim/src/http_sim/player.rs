@@ -6,7 +6,7 @@
 use marline_core::playback::{Player, PlayerState};
 use marline_core::units::{Duration, Instant};
 
-/// Quality of one playback.
+/// Quality of one playback, with the symbols of GreenBag.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PlaybackOutcome {
     /// P: total playback time, if the end was reached.

@@ -11,7 +11,7 @@ use super::server::HttpServer;
 use crate::spec::{LinkEvent, LinkSpec};
 use crate::tcp::{Algorithm, TcpConfig};
 
-/// Environment of a download.
+/// Everything around the machine in a simulated download.
 #[derive(Clone, Debug)]
 pub struct HttpScenario {
     /// The client's links, in the order in which they are reported to the machine.
@@ -20,9 +20,9 @@ pub struct HttpScenario {
     pub events: Vec<LinkEvent>,
     /// Interfaces that appear or disappear.
     pub presence_changes: Vec<PresenceChange>,
-    /// The origin server.
+    /// The origin server, with its file and its faults.
     pub server: HttpServer,
-    /// HTTP version.
+    /// HTTP version: responses in sequence or interleaved on a connection.
     pub protocol: Protocol,
     /// Whether connections start with a TLS handshake: one more RTT and its bytes.
     pub uses_tls: bool,

@@ -28,7 +28,7 @@ pub struct HttpServer {
     pub per_connection_rate: Option<Bitrate>,
     /// Time from a request to the first byte of its response.
     pub response_delay: Duration,
-    /// Faults to inject.
+    /// Faults to inject; the first one that applies to a request is used.
     pub faults: Vec<Fault>,
 }
 
@@ -37,7 +37,7 @@ pub struct HttpServer {
 pub struct FileVersion {
     /// When it replaces the previous version.
     pub available: AvailableFrom,
-    /// Length of the file.
+    /// Length of the file in this version.
     pub size: DataSize,
     /// ETag or modification date, if the server sends one.
     pub validator: Option<Validator>,
@@ -57,13 +57,13 @@ pub enum AvailableFrom {
 pub struct Fault {
     /// Index of the only link affected; `None` for all links.
     pub link: Option<usize>,
-    /// Earliest time.
+    /// Start of the period in which it occurs, since the start of the run.
     pub from: Duration,
     /// End of the period; `None` if it never ends.
     pub until: Option<Duration>,
     /// Remaining occurrences; `None` if unlimited.
     pub times: Option<u32>,
-    /// Kind of fault.
+    /// What happens to the request or connection.
     pub kind: FaultKind,
 }
 
@@ -88,10 +88,10 @@ impl Fault {
     }
 }
 
-/// Kinds of faults.
+/// What a fault does to a connection or to the body of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
-    /// Connections are refused.
+    /// New connections are refused with an RST.
     RefuseConnection,
     /// An error status, with Retry-After if given.
     Status(u16, Option<Duration>),
@@ -109,7 +109,7 @@ pub enum FaultKind {
     Excess(DataSize),
 }
 
-/// Response to one request.
+/// Response to one request, with the fault that ends it early.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ServerResponse {
     pub(crate) head: ResponseHead,

@@ -19,7 +19,7 @@ pub(super) struct HalfLink<P> {
     transmitter: Transmitter,
     /// The packet being transmitted.
     transmitting: Option<P>,
-    /// Start of its transmission.
+    /// Start of the current transmission.
     transmit_start: Instant,
     loss: LossProcess,
     policer: Option<Policer>,

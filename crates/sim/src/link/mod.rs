@@ -55,17 +55,17 @@ impl Packet for Vec<u8> {
     }
 }
 
-/// Direction of a packet.
+/// Direction of a packet, as seen from the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
-    /// Towards the client.
+    /// Downlink: towards the client.
     Down,
-    /// From the client.
+    /// Uplink: from the client.
     Up,
 }
 
 impl Direction {
-    /// Both directions.
+    /// Both directions, in the order of their indices.
     pub const BOTH: [Self; 2] = [Self::Down, Self::Up];
 
     const fn index(self) -> usize {
@@ -76,7 +76,7 @@ impl Direction {
     }
 }
 
-/// A running link.
+/// A running link; see the [module documentation](self).
 #[derive(Debug)]
 pub struct Link<P> {
     half_links: [HalfLink<P>; 2],

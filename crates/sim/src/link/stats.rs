@@ -7,7 +7,7 @@ use marline_core::units::{DataSize, Duration};
 /// A number of packets and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PacketCount {
-    /// Number of packets.
+    /// Number of IP packets.
     pub packets: u64,
     /// IP bytes, including headers.
     pub bytes: DataSize,
@@ -41,15 +41,15 @@ pub struct DirectionStats {
     pub delivered: PacketCount,
     /// Dropped because the queue was full.
     pub dropped_queue_full: PacketCount,
-    /// Dropped by CoDel.
+    /// Dropped by CoDel when they left the queue.
     pub dropped_codel: PacketCount,
-    /// Dropped by the policer.
+    /// Dropped by the policer, before the queue.
     pub dropped_policer: PacketCount,
     /// Dropped by the loss model; on a Wi-Fi channel also frames given up after too many attempts.
     pub dropped_loss: PacketCount,
     /// Transmitted while the link was down.
     pub dropped_down: PacketCount,
-    /// Larger than the MTU.
+    /// Dropped because they are larger than the MTU.
     pub dropped_oversize: PacketCount,
     /// In the queue now, without the packet in transmission.
     pub queued: PacketCount,

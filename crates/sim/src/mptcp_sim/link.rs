@@ -18,7 +18,7 @@ use super::rate_schedule::RateSchedule;
 use crate::rng::{Purpose, RandomStream};
 use crate::spec::{LinkSpec, QueueLimit};
 
-/// A running link.
+/// A running link; see the [module documentation](self).
 #[derive(Clone, Debug)]
 pub(super) struct QueuedLink {
     pub(super) name: String,

@@ -111,7 +111,7 @@ impl<M: Machine<Input = Input, Output = Output>> MptcpSim<M> {
         previous
     }
 
-    /// The outcome so far.
+    /// The outcome so far, including the tails of the radios from now on.
     pub fn outcome(&self) -> MptcpOutcome {
         self.kernel.outcome(self.now)
     }

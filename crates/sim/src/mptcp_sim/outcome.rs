@@ -3,7 +3,7 @@
 use marline_core::energy::EnergyBreakdown;
 use marline_core::units::{DataSize, Duration, Energy, Instant};
 
-/// Result of a run.
+/// Result of a run; all times count from its start.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MptcpOutcome {
     /// When the last byte of the last response arrived; `None` if the time limit came first.
@@ -18,7 +18,7 @@ pub struct MptcpOutcome {
     pub breakdown: EnergyBreakdown,
     /// Number of commands: joins, priority changes, removals.
     pub command_counts: [u32; 3],
-    /// Time of each command.
+    /// Time of each command, in order.
     pub command_times: Vec<Instant>,
     /// Progress at the scenario's sample interval.
     pub samples: Vec<ProgressSample>,
@@ -36,9 +36,9 @@ pub struct MptcpOutcome {
 /// One link's part in a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MptcpLinkOutcome {
-    /// Name of the link.
+    /// Name of the link in the scenario.
     pub name: String,
-    /// Payload received over it.
+    /// Payload received over this link, duplicates included.
     pub bytes: DataSize,
     /// Number of times its radio left the idle state.
     pub promotions: u32,
@@ -49,7 +49,7 @@ pub struct MptcpLinkOutcome {
     pub leaked: DataSize,
 }
 
-/// Progress at one time.
+/// Cumulative progress at one time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProgressSample {
     /// Time of the sample.
@@ -63,7 +63,7 @@ pub struct ProgressSample {
 }
 
 impl MptcpOutcome {
-    /// Total energy, including tails.
+    /// Energy of all radios, including the tails after the end.
     pub fn energy(&self) -> Energy {
         self.breakdown.total()
     }

@@ -23,7 +23,7 @@ pub struct MptcpScenario {
     pub carrier_changes: Vec<CarrierChange>,
     /// Links that appear during the run.
     pub link_arrivals: Vec<LinkArrival>,
-    /// The connections.
+    /// The connections to be opened.
     pub flows: Vec<Flow>,
     /// Requests of the connections, by pool.
     pub request_pools: Vec<Vec<Request>>,
@@ -33,7 +33,7 @@ pub struct MptcpScenario {
     pub is_mptcp: bool,
     /// Probability that an MP_PRIO option is lost on a working link.
     pub prio_loss: Ratio,
-    /// Power of the radios.
+    /// Energy model of the host's radios.
     pub model: Model,
     /// The run ends here at the latest.
     pub time_limit: Duration,
@@ -43,10 +43,10 @@ pub struct MptcpScenario {
     pub seed: u64,
 }
 
-/// A connection.
+/// A connection, which takes its requests from a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
-    /// When it is opened.
+    /// Time of its SYN, since the start of the run.
     pub start: Duration,
     /// Index of the link of its first subflow.
     pub initial_link: usize,

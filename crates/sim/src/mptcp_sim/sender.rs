@@ -44,7 +44,7 @@ pub(super) struct SubflowSender {
     keeps_cwnd: bool,
     /// Assigned and not yet sent.
     queue: VecDeque<DataRange>,
-    /// To be retransmitted.
+    /// Lost chunks, to be retransmitted before new data.
     retransmit_queue: VecDeque<Chunk>,
     in_flight: VecDeque<InFlight>,
     /// Bytes in `queue` and `retransmit_queue`, and bytes in flight.
@@ -286,9 +286,9 @@ const CHUNKS_PER_WINDOW: u64 = 24;
 /// Maximum packets per chunk: what fits into a queue of 100 ms at 1 Mbit/s (Linux: 64 KB with segmentation
 /// offload).
 const MAX_CHUNK_PACKETS: u64 = 6;
-/// Linux's TCP_RTO_MIN.
+/// Added to the RTT for the timeout: Linux's TCP_RTO_MIN.
 const MIN_RTO: Duration = Duration::from_millis(200);
-/// Linux's TCP_RTO_MAX.
+/// Upper limit of the timeout: Linux's TCP_RTO_MAX.
 const MAX_RTO: Duration = Duration::from_secs(120);
 /// Maximum number of doublings: 200 ms become 102 s.
 const MAX_BACKOFF: u32 = 9;

@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 /// A download program with its settings.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Client {
-    /// `marline get`.
+    /// `marline get`, on all links unless one is named.
     Marline {
         /// Scheduling policy: size and assignment of requests.
         policy: Policy,

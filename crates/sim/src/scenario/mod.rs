@@ -60,7 +60,7 @@ pub enum ScenarioError {
         file: PathBuf,
         /// Line number, counted from 1.
         line: usize,
-        /// Description of the problem.
+        /// What is wrong in this line.
         problem: String,
     },
 }
@@ -70,9 +70,9 @@ pub enum ScenarioError {
 pub struct Scenario {
     /// A short name: letters, digits, `-`, `_` or `.`.
     pub name: String,
-    /// One sentence for people.
+    /// One sentence for people, shown in lists of scenarios.
     pub description: String,
-    /// Protocol of the download.
+    /// Protocol of the download, the same for all cases.
     pub protocol: Protocol,
     /// Number of repetitions, at least one.
     pub runs: u32,

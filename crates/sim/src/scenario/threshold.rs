@@ -20,16 +20,16 @@ pub enum Threshold {
     TimesAria2 {
         /// For the median of all cases.
         median: f64,
-        /// For each case.
+        /// Maximum ratio in every single case.
         worst: f64,
     },
-    /// Maximum resident memory.
+    /// Maximum resident memory of marline in any run.
     MaxRss(DataSize),
     /// Comparison with curl on the best single link.
     TimesCurl {
-        /// Multiple of curl's time.
+        /// Factor applied to curl's time.
         factor: f64,
-        /// Additional time.
+        /// Time added to the multiple of curl's time.
         extra_time: Duration,
         /// Absolute limit, if there is one.
         max_time: Option<Duration>,
@@ -39,7 +39,7 @@ pub enum Threshold {
 /// The best result of another client on such links.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Baseline {
-    /// Client and setting.
+    /// Client and setting, such as `aria2-s2`.
     pub name: String,
     /// Its time divided by the ideal time.
     pub times_ideal: f64,

@@ -27,7 +27,7 @@ use super::{Loss, SpecError};
 pub enum LinkEventKind {
     /// Downlink rate; also the uplink rate unless the link has one of its own.
     Rate(Bitrate),
-    /// Uplink rate.
+    /// Uplink rate; from now on it no longer follows the downlink.
     UplinkRate(Bitrate),
     /// All packets transmitted from now on are lost.
     Down,
@@ -39,7 +39,7 @@ pub enum LinkEventKind {
     Loss(Loss),
     /// A new RTT, for packets transmitted from now on.
     Rtt(Duration),
-    /// A new jitter.
+    /// A new jitter, for packets transmitted from now on.
     Jitter(Duration),
 }
 
@@ -84,9 +84,9 @@ impl fmt::Display for LinkEventKind {
 pub struct LinkEvent {
     /// Time since the start of the work.
     pub at: Duration,
-    /// Name of the link.
+    /// Name of the link that changes.
     pub link: String,
-    /// The change.
+    /// What changes about the link.
     pub change: LinkEventKind,
 }
 

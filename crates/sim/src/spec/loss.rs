@@ -17,7 +17,7 @@ use super::SpecError;
 pub enum Loss {
     /// Each packet is lost independently.
     Independent(Ratio),
-    /// Losses in bursts.
+    /// Losses in bursts: a Markov chain with a good and a bad state.
     GilbertElliott {
         /// Probability per packet to change from the good to the bad state.
         enter_bad: Ratio,
@@ -29,7 +29,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// No losses.
+    /// No packet is lost.
     pub const NONE: Self = Self::Independent(Ratio::ZERO);
 
     /// Share of lost packets in the long run.

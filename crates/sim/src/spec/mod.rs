@@ -59,7 +59,7 @@ use schema::LinkFields;
 pub struct SpecError {
     /// The field, with the name of the link if it is known.
     pub field: String,
-    /// The text found.
+    /// The text found in the field.
     pub value: String,
     /// What was expected instead.
     pub expected: String,
@@ -85,12 +85,12 @@ pub struct TraceFile {
 pub enum Downlink {
     /// A rate with later changes.
     Rate {
-        /// Rate from the start.
+        /// Rate until the first step.
         initial: Bitrate,
         /// Increasing times since the start, each with the rate from then on.
         steps: Vec<(Duration, Bitrate)>,
     },
-    /// A recorded link.
+    /// Delivery opportunities of a recorded link.
     Trace(TraceFile),
     /// An 802.11 channel, shared with the uplink.
     Wifi {
@@ -108,7 +108,7 @@ pub enum Uplink {
     SameAsDownlink,
     /// A rate of its own; on an 802.11 channel the client's PHY rate.
     Rate(Bitrate),
-    /// A recorded link.
+    /// Delivery opportunities of a recorded link.
     Trace(TraceFile),
 }
 
@@ -117,7 +117,7 @@ pub enum Uplink {
 pub enum QueueLimit {
     /// What the first rate of the direction carries in this time.
     Time(Duration),
-    /// A number of bytes.
+    /// A fixed number of bytes.
     Size(DataSize),
 }
 
@@ -126,7 +126,7 @@ pub enum QueueLimit {
 pub struct LinkSpec {
     /// Name of the link in events and reports, and of its interface in the laboratory.
     pub name: String,
-    /// Access technology.
+    /// Access technology; decides the default queue and the energy model.
     pub kind: LinkKind,
     /// From the server to the client.
     pub downlink: Downlink,
@@ -148,7 +148,7 @@ pub struct LinkSpec {
     pub codel: bool,
     /// Policer of each direction; `None` for no limit except the link's rate.
     pub policer: Option<PolicerSpec>,
-    /// Largest IP packet.
+    /// Largest IP packet; larger ones are dropped.
     pub mtu: DataSize,
 }
 

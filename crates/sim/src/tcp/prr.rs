@@ -4,7 +4,7 @@
 //! the threshold, as many are sent as were delivered, plus one if the ACK advances without a new loss (slow-start
 //! reduction bound). Halving the window at once would stop the sender for half a round.
 
-/// State of one reduction.
+/// State of one reduction, from its loss to the end of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prr {
     prior_cwnd: u32,

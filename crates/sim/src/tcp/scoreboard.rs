@@ -40,7 +40,7 @@ impl SentSegment {
         self.data.end + self.has_fin as u64
     }
 
-    /// Sends it again.
+    /// Marks it as sent again at `now` and returns the result.
     fn retransmit(&mut self, now: Instant) -> Self {
         (self.has_retransmit_in_flight, self.is_retransmitted, self.is_rack_candidate, self.sent_at) =
             (true, true, true, now);
@@ -180,7 +180,7 @@ impl Scoreboard {
         Some(*sent)
     }
 
-    /// The first segment.
+    /// The first segment that is not cumulatively acknowledged.
     pub(super) fn first(&self) -> Option<&SentSegment> {
         self.unacked.front()
     }

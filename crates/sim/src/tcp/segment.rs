@@ -12,7 +12,7 @@ use marline_core::units::{DataSize, Instant};
 
 use crate::link::Packet;
 
-/// Sequence numbers `start..end`.
+/// A range of sequence numbers, `start..end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SeqRange {
     /// The first sequence number.
@@ -83,12 +83,12 @@ impl SackBlocks {
     }
 }
 
-/// A TCP segment.
+/// A TCP segment, without addresses and ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Segment {
     /// Identifies the connection, instead of addresses and ports.
     pub flow: u32,
-    /// Control bits.
+    /// The control bits of this segment.
     pub flags: Flags,
     /// Sequence numbers of the payload; without payload, an empty range at the next number to be sent.
     pub seqs: SeqRange,

@@ -84,7 +84,7 @@ impl KernelModel {
 
 /// Size of a request.
 const REQUEST_BYTES: u64 = 300;
-/// Linux's TCP_RTO_MIN.
+/// Minimum variance term of the timeout: Linux's TCP_RTO_MIN.
 const MIN_RTO: Duration = Duration::from_millis(200);
 /// Maximum number of doublings: 200 ms become 102 s.
 const MAX_BACKOFF: u32 = 9;

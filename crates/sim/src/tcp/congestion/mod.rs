@@ -21,10 +21,10 @@ use cubic::Cubic;
 /// Congestion control algorithm, named as in Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
-    /// RFC 9438, with HyStart.
+    /// CUBIC (RFC 9438) with HyStart, Linux's default.
     #[default]
     Cubic,
-    /// RFC 5681.
+    /// Reno congestion avoidance (RFC 5681).
     Reno,
 }
 
@@ -33,7 +33,7 @@ pub enum Algorithm {
 pub(crate) struct Congestion {
     /// Congestion window: limit of the segments in flight.
     pub(crate) cwnd: u32,
-    /// Slow-start threshold.
+    /// Slow-start threshold in segments; `u32::MAX` before the first loss.
     pub(crate) ssthresh: u32,
     state: CongestionState,
     /// Segments acknowledged since the window last grew by one.
