@@ -70,7 +70,7 @@ pub enum ScenarioError {
 pub struct Scenario {
     /// A short name: letters, digits, `-`, `_` or `.`.
     pub name: String,
-    /// One sentence for people, shown in lists of scenarios.
+    /// One sentence for people; it introduces the report of the laboratory.
     pub description: String,
     /// Protocol of the download, the same for all cases.
     pub protocol: Protocol,
