@@ -126,7 +126,10 @@ impl RevocationArgs {
 impl Member {
     fn read(files: MemberFiles, role: Option<Role>) -> Result<Self, CliError> {
         let issue = role.map_or("ROLE".to_owned(), |role| role.to_string());
-        there(&files.certificate, &format!("create it with `marline fleet enrol` or `marline fleet ca issue {issue}`"))?;
+        there(
+            &files.certificate,
+            &format!("create it with `marline fleet enrol` or `marline fleet ca issue {issue}`"),
+        )?;
         there(&files.key, "set the key of the certificate with --key")?;
         there(&files.authority, "set the certificate of the authority with --ca")?;
         let usage_error = |error: &dyn std::fmt::Display| CliError::usage(error.to_string());
