@@ -265,7 +265,7 @@ fn coordinator_config(args: &RunArgs) -> Result<SchedulerConfig, CliError> {
             args.burst_headroom
         )));
     }
-    // Edges give up a request after two seconds (docs/fleet.md).
+    // The service responds `pending` after two seconds without a decision (docs/fleet.md).
     if args.batch_window > Duration::from_secs(1) {
         return Err(CliError::usage("--window: must be at most 1s, since requests of edges wait for it"));
     }
