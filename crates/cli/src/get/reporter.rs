@@ -80,7 +80,7 @@ impl DownloadReporter {
             Some(line) => line,
             None if kind == DownloadErrorKind::Interrupted => {
                 format!(
-                    "stopped; {} of {} files are complete; run the same command again to continue",
+                    "stopped; {} of {} files are complete; run the same command again to resume",
                     self.completed, self.files
                 )
             }
