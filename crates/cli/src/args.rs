@@ -35,10 +35,10 @@ Examples:
   marline links                              list the links, and why a link is not used
   marline help get                           show the complete help of `get`
 
-Exit codes: 0 success, 1 failure, 64 wrong usage, 65 checksum mismatch, 66 client error from the server
-(4xx), 67 HTML page instead of the file, 68 server unreachable, 69 no usable network link, 74 data
-cannot be stored, 75 server error (5xx), 76 response does not match the request, 77 missing privilege,
-130 interrupted by Ctrl-C.
+Exit codes: 0 success, 1 failure, 64 wrong usage, 65 checksum mismatch, 66 client error from the
+server (4xx), 67 HTML page instead of the file, 68 server unreachable, 69 no usable network link,
+74 data cannot be stored, 75 server error (5xx), 76 response does not match the request,
+77 missing privilege, 130 interrupted by Ctrl-C.
 
 Set MARLINE_LOG=debug to write a log to standard error.";
 
@@ -99,7 +99,7 @@ Examples:
   marline get --trace run.ndjson https://example.org/big.iso
   marline replay run.ndjson
 
-Exit codes: 0 all decisions are equal, 1 a decision differs (its line is printed) or the log is damaged.";
+Exit codes: 0 all decisions are equal, 1 a decision differs (its line is printed) or damaged log.";
 
 /// `marline links`.
 #[derive(Debug, Args)]

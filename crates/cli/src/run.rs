@@ -24,10 +24,10 @@ Examples:
   marline run --cc cubic -- nginx -g 'daemon off;'
       Run a server that accepts MPTCP, with this congestion control.
 
-Child processes are included, statically linked programs as well. The exit code is that of the command;
-126: it is not executable, 127: it was not found. Set-user-ID programs (sudo, ping) started by the command
-keep their privileges only with CAP_SYS_ADMIN. The kernel's endpoints (ip mptcp) or a daemon such as
-`marline paths` decide which links are used. See docs/run.md.";
+Child processes are included, statically linked programs as well. The exit code is that of the
+command; 126: it is not executable, 127: it was not found. Set-user-ID programs (sudo, ping)
+started by the command keep their privileges only with CAP_SYS_ADMIN. The kernel's endpoints (ip
+mptcp) or a daemon such as `marline paths` decide which links are used. See docs/run.md.";
 
 /// `marline run`.
 #[derive(Debug, Args)]

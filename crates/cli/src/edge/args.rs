@@ -17,22 +17,25 @@ use crate::credentials::{MemberFileArgs, RevocationArgs};
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   sudo marline edge --fleet https://fleet.example.org:4444 --certificate cam-7.pem
-      Accept connections of programs at 127.0.0.1:1088 (SOCKS5 or CONNECT) and carry them over all links to the relay that
-      the fleet service assigns, which forwards them to their servers.
+      Accept connections of programs at 127.0.0.1:1088 (SOCKS5 or CONNECT) and carry them over all
+      links to the relay that the fleet service assigns, which forwards them to their servers.
   sudo marline edge --relay relay.example.org --certificate cam-7.pem
       The same through a fixed relay, without a fleet service.
   sudo marline edge --lan wlan1 --fleet https://fleet.example.org:4444 --certificate cam-7.pem
-      Act as the gateway of the hosts on wlan1: their TCP connections are carried as well, without any setting on the hosts.
+      Act as the gateway of the hosts on wlan1: their TCP connections are carried as well, without
+      any setting on the hosts.
   ALL_PROXY=socks5h://127.0.0.1:1088 curl -T film.mp4 https://upload.example.org/
       Use the edge from a program that supports proxies.
   marline edge status
       Show the relay in use, measured rates, and the traffic of each link.
 
-Create the certificate with `marline fleet enrol` or `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the MPTCP paths
-are managed as by `marline paths --profile throughput`; without it the kernel manages them. UDP is not carried to the relay:
-UDP of a LAN uses the single link with the highest measured rate, a metered one only if there is no other. `--lan` needs
-CAP_NET_ADMIN and nft. Its changes to the host are undone at exit or, after a crash, by the next start or `marline restore`;
-until then the LAN stays blocked from the outside. docs/edge-box.md is the guide for gateways.";
+Create the certificate with `marline fleet enrol` or `marline fleet ca issue edge NAME`. With
+CAP_NET_ADMIN the MPTCP paths are managed as by `marline paths --profile throughput`; without it
+the kernel manages them. UDP is not carried to the relay: UDP of a LAN uses the single link with
+the highest measured rate, a metered one only if there is no other. `--lan` needs CAP_NET_ADMIN
+and nft. Its changes to the host are undone at exit or, after a crash, by the next start or
+`marline restore`; until then the LAN stays blocked from the outside. docs/edge-box.md is the
+guide for gateways.";
 
 /// `marline edge`.
 #[derive(Debug, Args)]

@@ -65,8 +65,9 @@ Examples:
   marline get --trace run.ndjson --json https://example.org/big.iso
   marline energy what-if run.ndjson --model greenbag --model narayanan2021-nsa-low
 
-The kind of a link (wifi, lte, nr, umts) selects the radio of the model; set it with --link NAME,kind=lte or in the
-configuration file. docs/energy.md explains how to write a model of your own as a TOML file.";
+The kind of a link (wifi, lte, nr, umts) selects the radio of the model; set it with --link
+NAME,kind=lte or in the configuration file. docs/energy.md explains how to write a model of your
+own as a TOML file.";
 
 /// Runs a subcommand of `marline energy`.
 pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), CliError> {

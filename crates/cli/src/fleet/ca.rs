@@ -25,15 +25,17 @@ pub(super) const AFTER_HELP: &str = "\
 Examples:
   marline fleet ca init --name 'Example fleet'
   marline fleet ca token --role edge --name cam-7
-      Print an enrolment token: one line, valid once and for an hour, with which the edge gets its certificate.
+      Print an enrolment token: one line, valid once and for an hour, with which the edge gets its
+      certificate.
   marline fleet ca token --role relay --name fra-1 --address fra-1.example.org --address 192.0.2.7
   marline fleet ca issue operator ann --out ~/marline
       Write ann.pem, ann.key and ca.pem for an operator.
   marline fleet ca revoke --role edge cam-7
   marline fleet ca list --json | jq -r '.[] | select(.state == \"valid\") | .identity'
 
-The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. Its ca.key is the secret of the whole fleet: keep a
-backup where nobody else has access. docs/fleet.md describes all files.
+The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. Its ca.key is the
+secret of the whole fleet: keep a backup where nobody else has access. docs/fleet.md describes all
+files.
 
 Exit codes: 0 success, 1 failure, 64 wrong usage, 77 not permitted.";
 

@@ -19,7 +19,8 @@ use crate::{CliError, credentials};
 pub(super) const AFTER_HELP: &str = "\
 Examples:
   marline fleet ca token --role edge --name cam-7 | ssh cam-7 marline fleet enrol --fleet https://fleet.example.org:4444
-      Write NAME.pem, NAME.key, ca.pem and revoked.pem to the current directory; the key never leaves the new member's host.
+      Write NAME.pem, NAME.key, ca.pem and revoked.pem to the current directory; the key never
+      leaves the new member's host.
   marline fleet enrol --fleet https://fleet.example.org:4444 --token-file token --out /etc/marline/relay
 
 The fingerprint in the token authenticates the service. A token can be used once.";

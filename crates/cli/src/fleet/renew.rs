@@ -16,13 +16,14 @@ use crate::output::{print_result, say};
 pub(super) const AFTER_HELP: &str = "\
 Examples:
   marline fleet renew --fleet https://fleet.example.org:4444 --certificate ann.pem
-      Replace ann.pem with a certificate of the same name, addresses, key and lifetime. Possible in the last third of the
-      lifetime.
+      Replace ann.pem with a certificate of the same name, addresses, key and lifetime. Possible
+      in the last third of the lifetime.
 
-Relays and edges with --fleet renew their certificates themselves. An expired certificate cannot be renewed: enrol again with a
-new token.
+Relays and edges with --fleet renew their certificates themselves. An expired certificate cannot
+be renewed: enrol again with a new token.
 
-Exit codes: 0 success, 1 failure or too early, 64 wrong usage, 69 service unreachable, 77 not permitted.";
+Exit codes: 0 success, 1 failure or too early, 64 wrong usage, 69 service unreachable,
+77 not permitted.";
 
 /// `marline fleet renew`.
 #[derive(Debug, Args)]

@@ -51,10 +51,11 @@ Examples:
 
 Without --certificate the service issues and renews a certificate for itself.
 
-Relays and edges announce themselves, also after a restart of the service, so the store contains only drains, used tokens and a
-few numbers. Several processes may share one Redis: all of them answer requests, and one of them, the leader, assigns relays.
-The password of Redis can also be set by MARLINE_STORE_PASSWORD. docs/fleet.md explains how relays are assigned,
-docs/fleet-api.json describes the API (OpenAPI).
+Relays and edges announce themselves, also after a restart of the service, so the store contains
+only drains, used tokens and a few numbers. Several processes may share one Redis: all of them
+answer requests, and one of them, the leader, assigns relays. The password of Redis can also be
+set by MARLINE_STORE_PASSWORD. docs/fleet.md explains how relays are assigned, docs/fleet-api.json
+describes the API (OpenAPI).
 
 Exit codes: 0 stopped, 1 failure, 64 wrong usage, 77 not permitted.";
 

@@ -19,23 +19,23 @@ use crate::args::{parse_metered_use, parse_positive_duration};
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   marline get https://example.org/big.iso
-      Download over all links, with one progress bar per link. After an interruption, run it again to continue.
+      Download over all links, with one progress bar per link. To resume it, run it again.
   marline get --link wlan0 --link wwan0,metered=yes,budget=500MB https://example.org/big.iso
-      Use these two links; at most 500 MB over the second one, and only if the first one has failed.
+      Use these two links; at most 500 MB over the second one, and only if the first has failed.
   marline get -o - https://example.org/film.ts | player -
       Write the file in order to standard output.
   marline get -d iso https://example.org/a.iso https://example.org/b.iso
       Download two files into a directory. They share all links, and small files finish first.
   marline get -i list.txt
-      Download the URLs of a list in the format of aria2 (out=, dir= and checksum= on indented lines).
+      Download the URLs of a list in the format of aria2 (indented lines: out=, dir=, checksum=).
   marline get --checksum sha256=9f86…0a08 --mirror https://b.example/f https://a.example/f
       Combine two mirrors of one file; the checksum proves that both have the same file.
 
 Properties of a --link, each optional: kind=ethernet|wifi|lte|nr|umts|satellite|tunnel|other,
-metered=yes|no, budget=SIZE, limit=RATE. Without -o the file name is that of the server's response, or
-else the last part of the URL. A URL without a scheme is http. Units: rates bit/s, kbit/s, Mbit/s, Gbit/s;
-sizes B, kB, KiB, MB, MiB, GB, GiB, and K, M, G for KiB, MiB, GiB; times ms, s, min, h, d. A --limit-rate
-such as 2M is in bytes per second, as in curl.";
+metered=yes|no, budget=SIZE, limit=RATE. Without -o the file name is that of the server's
+response, or else the last part of the URL. A URL without a scheme is http. Units: rates bit/s,
+kbit/s, Mbit/s, Gbit/s; sizes B, kB, KiB, MB, MiB, GB, GiB, and K, M, G for KiB, MiB, GiB; times
+ms, s, min, h, d. A --limit-rate such as 2M is in bytes per second, as in curl.";
 
 /// `marline get`.
 #[derive(Debug, Args)]

@@ -15,21 +15,25 @@ Examples:
   marline paths doctor
       Check whether this host can run `marline paths`, with remedies.
   sudo marline paths
-      Manage the MPTCP connections of all programs for the lowest energy, until Ctrl-C; then restore the host configuration.
+      Manage the MPTCP connections of all programs for the lowest energy, until Ctrl-C; then
+      restore the host configuration.
   sudo marline paths --profile throughput --link wlan0 --link wwan0,metered=yes,budget=2GB
       Use these two links for throughput; at most 2 GB over the second one.
   marline run -- curl -O https://example.org/big.iso
-      Run a program with MPTCP connections, which the daemon then manages (--transparent does this for all programs).
+      Run a program with MPTCP connections, which the daemon then manages (--transparent does this
+      for all programs).
   marline paths watch
       Show the managed connections, updated every second.
   marline paths explain 7b9c2f7a
       Show the decisions on one connection, by its token as shown by status, watch and `ss -ti`.
 
-While it runs, the daemon changes net.mptcp.path_manager (and net.mptcp.enabled if it is 0) and adds routing rules with
-protocol 109. It restores them at exit or, after a crash, at the next start or by `marline restore`. It needs only
-CAP_NET_ADMIN; contrib/systemd has a unit. docs/paths.md is the operator's guide.
+While it runs, the daemon changes net.mptcp.path_manager (and net.mptcp.enabled if it is 0) and
+adds routing rules with protocol 109. It restores them at exit or, after a crash, at the next
+start or by `marline restore`. It needs only CAP_NET_ADMIN; contrib/systemd has a unit.
+docs/paths.md is the operator's guide.
 
-Exit codes: 0 stopped and restored, 1 failure, 64 wrong usage, 69 no usable link, 77 CAP_NET_ADMIN is missing.";
+Exit codes: 0 stopped and restored, 1 failure, 64 wrong usage, 69 no usable link,
+77 CAP_NET_ADMIN is missing.";
 
 const AFTER_DOCTOR: &str = "\
 Examples:
@@ -45,15 +49,19 @@ Examples:
   marline paths eib
   marline paths eib --energy-model emptcp-s3 --kinds wifi,lte
 
-Each line is for one rate of the second link and has two thresholds of the first link's rate. Below the lower one, the second
-link alone uses the least energy per byte; above the upper one, the first link alone; between them, both links together.";
+Each line is for one rate of the second link and has two thresholds of the first link's rate.
+Below the lower one, the second link alone uses the least energy per byte; above the upper one,
+the first link alone; between them, both links together.";
 
 pub(crate) const AFTER_RESTORE: &str = "\
-Restores sysctl settings, routing rules and routes, MPTCP endpoints and limits, and removes the nftables table `inet marline-lan`,
-which blocks the LAN of a crashed edge from the outside. Changes of a running daemon are not touched: it restores them itself.
-Needs CAP_NET_ADMIN. The next start of the same daemon restores everything as well, so `marline restore` is not needed before.
+Restores sysctl settings, routing rules and routes, MPTCP endpoints and limits, and removes the
+nftables table `inet marline-lan`, which blocks the LAN of a crashed edge from the outside.
+Changes of a running daemon are not touched: it restores them itself. Needs CAP_NET_ADMIN. The
+next start of the same daemon restores everything as well, so `marline restore` is not needed
+before.
 
-Exit codes: 0 restored or nothing to restore, 1 something could not be restored (it is named), 77 CAP_NET_ADMIN is missing.";
+Exit codes: 0 restored or nothing to restore, 1 something could not be restored (it is named),
+77 CAP_NET_ADMIN is missing.";
 
 /// `marline paths`.
 #[derive(Debug, Args)]

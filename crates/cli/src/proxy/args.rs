@@ -18,13 +18,15 @@ use crate::args::{parse_metered_use, parse_positive_duration};
 pub(crate) const AFTER_PROXY: &str = "\
 Examples:
   marline proxy
-      Run the proxy; then open http://127.0.0.1:8480/https://example.org/film.mp4 with any player. Stop it with Ctrl-C.
+      Run the proxy; then open http://127.0.0.1:8480/https://example.org/film.mp4 with any player.
+      Stop it with Ctrl-C.
   curl -x http://127.0.0.1:8480 https://example.org/      (HTTP proxy)
   curl --socks5-hostname 127.0.0.1:8480 https://example.org/      (SOCKS5 on the same port)
   marline proxy --link wlan0 --link wwan0,metered=yes --metered use
 
-Videos are downloaded over all links at once; each other connection uses the best link for it. The URL for status and events
-is printed at the start; it contains a token that changes with each start.";
+Videos are downloaded over all links at once; each other connection uses the best link for it. The
+URL for status and events is printed at the start; it contains a token that changes with each
+start.";
 
 /// End of the output of `marline play --help`.
 pub(crate) const AFTER_PLAY: &str = "\

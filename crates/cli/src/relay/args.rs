@@ -20,19 +20,20 @@ pub(crate) const AFTER_HELP: &str = "\
 Examples:
   marline fleet ca init && marline fleet ca issue relay fra-1 --address relay.example.org --out .
   marline relay --listen 0.0.0.0:4443 --listen '[::]:4443' --certificate fra-1.pem
-      Forward connections of edges with certificates of this authority to public servers, ports 1935, 443 and 80.
+      Forward connections of edges of this authority to public servers, ports 1935, 443 and 80.
   curl --proxy https://relay.example.org:4443 --proxy-cert cam-7.pem --proxy-key cam-7.key --proxy-cacert ca.pem URL
-      Use the relay from any program that supports CONNECT over TLS and has the certificate of an edge.
+      Use the relay from any program that supports CONNECT over TLS, with an edge's certificate.
   marline relay status
       Show tunnels, edges and servers of the relay on this host.
   marline relay drain
       Accept no new tunnels while existing ones continue (--undo: accept them again).
 
 An edge uses all its links if the relay's kernel supports MPTCP (Linux 5.6 and later). The first SIGTERM drains the relay:
-it accepts no new tunnels and exits when the existing ones have ended. The second SIGTERM ends it at once. `marline relay
-stop` does the same.
+it accepts no new tunnels and exits when the existing ones have ended. The second SIGTERM ends it
+at once. `marline relay stop` does the same.
 
-Exit codes: 0 success or stopped, 1 failure or no relay responds, 64 wrong usage, 77 not permitted.";
+Exit codes: 0 success or stopped, 1 failure or no relay responds, 64 wrong usage,
+77 not permitted.";
 
 /// Arguments of `marline relay`.
 #[derive(Debug, Args)]
