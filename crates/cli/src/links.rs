@@ -76,6 +76,7 @@ fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<Li
             rate_limit_mbps: profile.rate_limit.map(|limit| limit.as_mbps_f64()),
         });
     }
+    // `Usable` interfaces that were not selected can only be the VPN that is bypassed.
     for interface in &survey.interfaces {
         if selected.iter().any(|(selected_interface, _)| selected_interface.index == interface.index) {
             continue;

@@ -128,7 +128,9 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     let refusal_text = no_relay_policy.description(!args.lan.is_empty());
     let result = runtime.block_on(async {
         let _control = open_control_socket(args, edge_info, &edge, view.clone());
+        // The first sample precedes the first connection, which needs to know the links.
         edge.sample_links(&run_dir).await;
+        // All tasks run concurrently on this thread. Only a failed listener, a failed LAN or a signal ends them.
         let outcome = tokio::select! {
             () = front.serve(&edge) => Err(CliError::failed("all listeners have ended")),
             gateway_error = async {
@@ -168,6 +170,7 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
             ended = stop.wait() => ended,
         };
         if let Some(agent) = &mut driver {
+            // Saves the state, and frees the reservation at the service now instead of after its lease.
             agent.release().await;
         }
         if let Some(Err(error)) = state.as_ref().map(|state| state.write(edge.save())) {

@@ -145,6 +145,7 @@ pub(super) async fn report_relays(edge: &Edge) -> Infallible {
             if previous.map_or(&None, |(reported_error, _)| reported_error) == &relay.error {
                 continue;
             }
+            // Too early after the last notice: the loop runs again when the interval has passed.
             if let Some((_, reported_at)) = previous.filter(|(_, at)| at.elapsed() < MIN_NOTICE_INTERVAL) {
                 let due_at = *reported_at + MIN_NOTICE_INTERVAL;
                 next_due = Some(next_due.map_or(due_at, |next| next.min(due_at)));

@@ -254,6 +254,10 @@ struct SelectedLinks {
     no_link_reason: Option<String>,
 }
 
+/// Selects the links of the run and their initial states, without changing anything on the host.
+///
+/// A named link that does not exist is an error unless it is optional. That no link can be used is not an error: the daemon
+/// waits.
 fn select_links(
     link_options: Vec<LinkOption>,
     budgets: &Budgets,
@@ -298,6 +302,7 @@ fn select_links(
         let is_pending = |link: &LinkArg| !profiles.iter().any(|profile| profile.name == link.name);
         named.iter().filter(|link| is_pending(link)).cloned().collect()
     } else if survey.vpn.is_some() {
+        // While a VPN is active, the interfaces below it are not candidates.
         Vec::new()
     } else {
         pending_interfaces(&survey).map(|name| file.with_config(LinkArg::new(name))).collect::<Vec<LinkArg>>()
@@ -313,6 +318,7 @@ fn select_links(
             profiles.push(link.profile_for(interface, &hints));
         }
     }
+    // The budget of a link is what earlier runs have left of it.
     let configs = profiles.into_iter().zip(0..).map(|(profile, number)| LinkConfig {
         id: LinkId(number),
         budget: profile.budget.map(|budget| budgets.left(&profile.name, budget)),
@@ -323,6 +329,7 @@ fn select_links(
     Ok(SelectedLinks { link_configs: configs.collect(), choice, notices, no_link_reason: waiting })
 }
 
+/// Checks the host, takes the instance lock, opens the control socket, and runs the driver until it is stopped.
 async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     // Before the host is changed, so that a signal right after the start restores everything.
     let mut signals = Vec::new();
@@ -344,6 +351,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     let has_created_run_dir =
         plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(to_cli_error)? == Some(true);
     let created_run_dir = plan.run_dir.clone().filter(|_| has_created_run_dir);
+    // A dry run takes a lock of its own, so that it can run beside the daemon.
     let role = if is_dry_run { Role::Look } else { Role::Steer };
     let instance_lock = plan.run_dir.as_deref().map(|run_dir| Claim::take(run_dir, role)).transpose();
     let instance_lock = instance_lock.map_err(|error| to_cli_error(error.into()))?;

@@ -14,6 +14,7 @@ use super::figures::{clock, percent, rate, size};
 pub(super) fn draw(overview: &BatchProgress, ink: Ink, columns: usize, rows: usize) -> Vec<String> {
     let width = columns.saturating_sub(1);
     let head = head(overview);
+    // One row is for the total and one for the cursor below it.
     let room = rows.saturating_sub(2);
     let hidden = overview.files.len().saturating_sub(room);
     let shown = overview.files.get(..overview.files.len() - hidden).unwrap_or_default();

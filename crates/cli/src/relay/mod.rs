@@ -73,6 +73,7 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     let config = Config { listen: args.listen, acl: rules, limits, congestion, audit: audit.clone() };
     let relay = Relay::new(config, trust.subscribe());
     let main_runtime = new_runtime()?;
+    // In `block_on`, since tokio registers sockets with the runtime of the current thread.
     let listeners = main_runtime.block_on(async { Listeners::open(&relay) });
     let listeners = Arc::new(listeners.map_err(|error| CliError::failed(error.to_string()))?);
     let listens: Vec<String> = listeners.addresses().iter().map(ToString::to_string).collect();
@@ -104,6 +105,7 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
         (main_runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
     let name = identity.name;
     let control = main_runtime.block_on(async { open_control(args.run_dir.as_deref(), &name, &relay) });
+    // The main thread forwards traffic as well, so one thread less is started.
     for _ in 1..args.threads.get() {
         let (relay, thread_listeners) = (Arc::clone(&relay), Arc::clone(&listeners));
         std::thread::Builder::new()
