@@ -374,10 +374,7 @@ fn a_failure_names_a_proxy_variable_that_does_not_count() {
     let mut command = marline(&home, &["get", "-q", "--retry", "0", &format!("http://{free}/f")]);
     let output = command.env("HTTP_PROXY", "http://me:secret@127.0.0.1:1").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.ends_with("; HTTP_PROXY is set and not used: write http_proxy in small letters, or -x\n"),
-        "{said}"
-    );
+    assert!(said.ends_with("; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x\n"), "{said}");
     assert!(!said.contains("secret"), "{said}");
 }
 
@@ -575,7 +572,7 @@ fn an_unreadable_configuration_costs_a_line_unless_it_was_named() {
     let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
     succeeded(&output);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("cannot be read; going on without it") && said.matches('\n').count() == 1, "{said}");
+    assert!(said.contains("cannot be read; continuing without it") && said.matches('\n').count() == 1, "{said}");
     let output = marline(&home, &["get", "--config", ".config", &server.url("/f")]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
 }

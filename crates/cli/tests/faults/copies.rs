@@ -170,7 +170,7 @@ fn a_list_or_a_metalink_file_plants_and_replaces_no_file() {
     for out in [".bashrc", "-rf", "x.part", ".ssh/authorized_keys"] {
         std::fs::write(program.path("list"), format!("{url}\n  out={out}\n")).unwrap();
         let line = program.refused(&["-i", "list"], 64);
-        assert!(line.contains("a list does not name hidden files"), "{line}");
+        assert!(line.contains("hidden files, names like options"), "{line}");
     }
 }
 
