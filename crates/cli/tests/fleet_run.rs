@@ -330,7 +330,7 @@ fn what_is_written_wrongly_costs_nothing() {
         (&["0.0.0.0:0"][..], "say by --address"),
         (
             &["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "open"],
-            "open: others than its owner may read it (mode 0640): chmod 600",
+            "open: users other than its owner may read it (mode 0640): chmod 600",
         ),
         (&["127.0.0.1:0", "--threshold", "100%"], "--threshold 100%"),
         (&["127.0.0.1:0", "--window", "5s"], "--window"),

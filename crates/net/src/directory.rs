@@ -1,13 +1,14 @@
-//! The run directory, and the files in it: nobody but root and the user of the daemon can have put them there.
+//! The run directory: opens it only if no user other than root and the daemon's user can have put files into it.
 //!
-//! In: a path. Out: the directory, opened once; each file is found by its name in that very directory.
+//! The directory is opened once. Each file is then accessed by its name relative to that descriptor, so replacing the
+//! path has no effect.
 //!
-//! 1. The directory belongs to root or to this process's user, and nobody else may write in it. Only to ask a daemon
-//!    ([`Directory::open`]) root also takes that of another user where root alone can have made it so, as systemd does
-//!    (`DynamicUser=`). A daemon never keeps its own files in one ([`Directory::own`], [`Directory::make`]): that user
-//!    could plant links and forged ledgers for root.
-//! 2. Its name may be a link, as systemd makes it, if the link itself is root's or this user's.
-//! 3. A file is no link, never: it is made anew (`O_EXCL`) and put in place by a rename.
+//! 1. The directory belongs to root or to this process's user, and no other user may write to it. To query a daemon
+//!    ([`Directory::open`]), root also accepts another user's directory if only root can have created it, as systemd
+//!    does (`DynamicUser=`). A daemon never keeps its own files in such a directory ([`Directory::own`],
+//!    [`Directory::make`]): that user could plant links and forged state files for root.
+//! 2. The path may be a symbolic link, as systemd creates it, if the link belongs to root or this user.
+//! 3. Files are never symbolic links: they are created anew (`O_EXCL`) and renamed into place.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read};
@@ -20,25 +21,25 @@ use rustix::io::Errno;
 
 use crate::atomic_file::replace_in;
 
-/// A run directory in which only root and the owner can have put anything.
+/// An open run directory into which only root and its owner can have put files.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
 }
 
 impl Directory {
-    /// Opens it to ask the daemon whose socket is in it.
+    /// Opens the directory to connect to the daemon whose socket is in it.
     ///
     /// # Errors
-    /// It is not there, is none, or somebody else could put files into it.
+    /// It does not exist, is not a directory, or another user could put files into it.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::at(path, true).map_err(|error| here(path, error))
     }
 
-    /// Opens it to keep files in it. It must belong to this process's user, or to root.
+    /// Opens the directory to keep files in it. It must belong to this process's user or to root.
     ///
     /// # Errors
-    /// It is not there, is none, or another user could put files into it.
+    /// It does not exist, is not a directory, or another user could put files into it.
     pub fn own(path: &Path) -> io::Result<Self> {
         Self::at(path, false).map_err(|error| here(path, error))
     }
@@ -47,12 +48,12 @@ impl Directory {
         let name = open(path, PLACE | OFlags::NOFOLLOW, Mode::empty())?;
         let stat = fstat(&name)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink && !is_trusted(&stat) {
-            return Err(unsafe_here("it is a link that another user has made"));
+            return Err(unsafe_here("it is a symbolic link that another user created"));
         }
         let fd = open(path, PLACE | OFlags::DIRECTORY, Mode::empty())?;
         let stat = fstat(&fd)?;
         if is_shared(&stat) {
-            return Err(unsafe_here("others than its owner may write in it"));
+            return Err(unsafe_here("users other than its owner may write to it"));
         }
         let granted = is_trusted(&stat) || may_be_given && is_root() && is_roots_alone(&fd)?;
         if !granted {
@@ -61,10 +62,10 @@ impl Directory {
         Ok(Self { fd })
     }
 
-    /// Makes it if it is not there; says whether it was made.
+    /// Creates the directory if it does not exist; returns whether it was created.
     ///
     /// # Errors
-    /// As [`own`](Self::own), and where it cannot be made.
+    /// As [`own`](Self::own), and if it cannot be created.
     pub fn make(path: &Path) -> io::Result<bool> {
         match Self::own(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -76,19 +77,20 @@ impl Directory {
         }
     }
 
-    /// A new file, for its owner alone. What had the name before is gone; if that was a link, what it led to is untouched.
+    /// Creates a new file, accessible to its owner only. An existing file of that name is removed; the target of an
+    /// existing link is not touched.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be created.
     pub fn create(&self, name: &str) -> io::Result<File> {
         self.unlink(name)?;
         Ok(openat(&self.fd, name, OFlags::WRONLY | FRESH, OWNER)?.into())
     }
 
-    /// A file that this process's user has written, to read; none: there is no such file.
+    /// Opens for reading a file that this process's user has written; `None`: it does not exist.
     ///
     /// # Errors
-    /// It is a link or no file, another user has written it or can, or it cannot be read.
+    /// It is a link or not a regular file, another user has written it or may write to it, or it cannot be read.
     pub fn written(&self, name: &str) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
@@ -99,20 +101,21 @@ impl Directory {
         let stat = fstat(&file)?;
         let is_own = stat.st_uid == rustix::process::geteuid().as_raw() && !is_shared(&stat);
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own || stat.st_nlink != 1 {
-            return Err(unsafe_here("it is not a file that this user alone has written"));
+            return Err(unsafe_here("it is not a regular file that only this user can have written"));
         }
         Ok(Some(file.into()))
     }
 
-    /// A path to a name in this very directory, whatever becomes of the directory's own name. It holds while this lives.
+    /// A path to `name` in exactly this directory, even if the directory is renamed or replaced. Valid as long as
+    /// `self` exists.
     pub fn path_of(&self, name: &str) -> PathBuf {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
 
-    /// What stands in a file; none: there is no such file.
+    /// Reads a file; `None`: it does not exist.
     ///
     /// # Errors
-    /// It cannot be read, or is longer than anything that is written here.
+    /// It cannot be read, or is longer than 1 MiB, more than anything that is written here.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
@@ -122,36 +125,36 @@ impl Directory {
         };
         let mut text = Vec::new();
         file.take(LONGEST + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > LONGEST { Err(unsafe_here("it is too long")) } else { Ok(Some(text)) }
+        if text.len() as u64 > LONGEST { Err(unsafe_here("the file is longer than 1 MiB")) } else { Ok(Some(text)) }
     }
 
-    /// Puts a file in the place of whatever is there, for its owner alone. It is on the disk afterwards.
+    /// Replaces a file atomically, accessible to its owner only. The content is on disk when this returns.
     ///
     /// # Errors
-    /// It cannot be written; what was there is there still.
+    /// The file cannot be written; then the old content remains.
     pub fn replace(&self, name: &str, text: &[u8]) -> io::Result<()> {
         replace_in(&self.fd, name.as_ref(), text, OWNER.as_raw_mode())
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file if it exists, and syncs the directory.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The file cannot be removed.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         self.unlink(name)?;
         self.sync()
     }
 
-    /// A file to hold a lock on, for its owner alone; it is made if it is not there.
+    /// Opens a file to hold a lock on, accessible to its owner only; it is created if it does not exist.
     ///
     /// # Errors
-    /// It belongs to another user, or cannot be made.
+    /// It belongs to another user, or cannot be created.
     pub fn lockable(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.fd, name, flags, OWNER)?.into())
     }
 
-    /// Whether the file of this name is this one.
+    /// Whether `name` currently refers to this open file.
     pub fn has(&self, name: &str, file: &File) -> bool {
         let found = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| {
@@ -159,10 +162,10 @@ impl Directory {
         })
     }
 
-    /// Removes a name, if it is there; what a link leads to stays.
+    /// Removes a name if it exists; the target of a link is not touched.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The name cannot be removed.
     pub fn unlink(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -171,13 +174,13 @@ impl Directory {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // The descriptor itself only stands for the place.
+        // The stored descriptor was opened with `O_PATH` and cannot be synced.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::fsync(openat(&self.fd, ".", flags, Mode::empty())?)?)
     }
 }
 
-/// The error with the directory's name in it.
+/// Adds the path of the directory to an error.
 fn here(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -198,17 +201,18 @@ fn is_shared(stat: &Stat) -> bool {
     Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH)
 }
 
-/// Whether only root could have made or moved this directory.
+/// Whether only root can have created or renamed this directory: the parent belongs to root and is not writable by
+/// others.
 fn is_roots_alone(directory: impl AsFd) -> io::Result<bool> {
     let above = fstat(openat(directory, "..", PLACE | OFlags::DIRECTORY, Mode::empty())?)?;
     Ok(above.st_uid == 0 && !is_shared(&above))
 }
 
-/// A descriptor that stands for a place and reads nothing.
+/// A descriptor that only identifies a directory or link, without access to its content.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const FRESH: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
-/// chosen: thousands of endpoints; nobody has them.
+/// chosen: enough for thousands of endpoints, more than any host has.
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -219,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// A user who is not this one.
+    /// A user ID that is not this process's.
     const OTHER: u32 = 65_534;
 
     fn refusal(path: &Path) -> String {
@@ -227,19 +231,19 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_in_is_refused() {
+    fn a_directory_that_other_users_may_write_to_is_refused() {
         let place = tempfile::tempdir().unwrap();
         assert_eq!(refusal(place.path()), "opened");
         for mode in [0o777, 0o1777, 0o775, 0o702] {
             fs::set_permissions(place.path(), Permissions::from_mode(mode)).unwrap();
-            assert!(refusal(place.path()).ends_with("others than its owner may write in it"), "{mode:o}");
+            assert!(refusal(place.path()).ends_with("users other than its owner may write to it"), "{mode:o}");
         }
         assert_eq!(Directory::open(Path::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(refusal(Path::new("/dev/null")).starts_with("/dev/null: "));
     }
 
     #[test]
-    fn a_directory_or_a_link_of_another_user_is_refused_unless_root_gave_it_to_him() {
+    fn a_directory_or_link_of_another_user_is_refused_unless_root_created_it() {
         if !is_root() {
             eprintln!("skipped: only root can give files away");
             return;
@@ -248,21 +252,21 @@ mod tests {
         let (given, link) = (place.path().join("given"), place.path().join("link"));
         fs::create_dir(&given).unwrap();
         symlink(&given, &link).unwrap();
-        assert_eq!(refusal(&link), "opened", "a link of root's, as systemd makes it");
+        assert_eq!(refusal(&link), "opened", "a link of root, as systemd creates it");
         chown(&given, Some(OTHER), None).unwrap();
-        assert_eq!(refusal(&link), "opened", "and a directory that root gave to the unit's user, to ask");
+        assert_eq!(refusal(&link), "opened", "a directory that root gave to the unit's user, for queries");
         for kept in [&given, &link] {
             let errors = [Directory::own(kept).unwrap_err(), Directory::make(kept).unwrap_err()];
             assert!(errors.iter().all(|error| error.to_string().ends_with("it belongs to another user")));
         }
         lchown(&link, Some(OTHER), None).unwrap();
-        assert!(refusal(&link).ends_with("it is a link that another user has made"));
+        assert!(refusal(&link).ends_with("it is a symbolic link that another user created"));
         chown(place.path(), Some(OTHER), None).unwrap();
         assert!(refusal(&given).ends_with("it belongs to another user"));
     }
 
     #[test]
-    fn files_are_never_reached_over_a_link() {
+    fn files_are_never_accessed_through_symbolic_links() {
         let place = tempfile::tempdir().unwrap();
         let (run, victim) = (place.path().join("run"), place.path().join("victim"));
         assert!(Directory::make(&run).unwrap() && !Directory::make(&run).unwrap());
@@ -283,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_have_planted_is_neither_written_nor_read() {
+    fn a_file_planted_by_another_user_is_neither_written_nor_read() {
         let place = tempfile::tempdir().unwrap();
         let (run, victim) = (place.path().join("run"), place.path().join("victim"));
         fs::create_dir(&run).unwrap();

@@ -187,6 +187,6 @@ mod tests {
         drop(claim);
         std::fs::set_permissions(run.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let error = Claim::take(run.path(), Role::Steer).unwrap_err().to_string();
-        assert!(error.contains("others than its owner may write in it"), "{error}");
+        assert!(error.contains("users other than its owner may write to it"), "{error}");
     }
 }
