@@ -202,7 +202,7 @@ impl<'de> Deserialize<'de> for InterfaceName {
         let text = String::deserialize(deserializer)?;
         match text.parse::<LinkArg>() {
             Ok(named) if named.name == text => Ok(Self(text)),
-            Ok(_) => Err(serde::de::Error::custom(format!("`{text}` is no name of an interface"))),
+            Ok(_) => Err(serde::de::Error::custom(format!("`{text}` is not an interface name"))),
             Err(error) => Err(serde::de::Error::custom(error)),
         }
     }
@@ -281,10 +281,10 @@ mod tests {
             ("[paths]\nport = [true]\n", 2, "`true` is no port"),
             ("[paths]\nenergy-model = 'typical'\n", 2, "unknown field `energy-model`"),
             ("[paths]\ntrace = 'x'\n", 2, "unknown field `trace`"),
-            ("[paths]\nlinks = ['a b']\n", 2, "is no name of an interface"),
+            ("[paths]\nlinks = ['a b']\n", 2, "is not an interface name"),
             ("metered = 'maybe'\n", 1, "unknown variant `maybe`"),
             ("[link.w]\nmetered = true\n[link.w]\n", 3, "duplicate"),
-            ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is no name of an interface"),
+            ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is not an interface name"),
             ("[link\n", 1, ""),
         ] {
             let error = parse(text).unwrap_err();

@@ -390,7 +390,7 @@ fn a_link_that_is_named_for_this_very_machine_costs_a_line() {
         succeeded(&output);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(
-            said.starts_with("marline: link nope0: no such interface; the URL is on this very machine"),
+            said.starts_with("marline: link nope0: no such interface; the URL is on this machine"),
             "{said}"
         );
     }
