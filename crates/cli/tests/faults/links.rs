@@ -244,7 +244,7 @@ fn a_name_that_does_not_exist_is_named() {
     network.name_server(|_| true);
     let begun = Instant::now();
     let line = network.program().refused(&["http://absent.test/file", "--retry", "1000"], 68);
-    assert_eq!(line, "http://absent.test/file: absent.test: no such name, says 203.0.113.9");
+    assert_eq!(line, "http://absent.test/file: absent.test: no such name according to 203.0.113.9");
     assert!(begun.elapsed() < Duration::from_secs(5), "it was tried again");
 }
 
