@@ -121,7 +121,7 @@ impl QueryExchange<'_> {
 
     fn encode(&self, open: &PendingQuestion) -> io::Result<Vec<u8>> {
         let invalid =
-            || io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` cannot be a host's name", self.name));
+            || io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` is not a valid host name", self.name));
         question(open.id, self.name, open.family, open.edns).ok_or_else(invalid)
     }
 
