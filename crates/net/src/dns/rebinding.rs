@@ -47,11 +47,13 @@ impl RebindingGuard {
         let is_public = zoned.iter().any(|(_, zone)| *zone == AddressZone::Internet);
         self.evict(now, name);
         let zones = || zoned.iter().map(|(_, zone)| *zone).collect();
+        // The first answer fixes the zones to which the name may resolve.
         let record = self
             .entries
             .entry(name.to_owned())
             .or_insert_with(|| NameRecord { last_seen: now, local_zones: zones() });
         record.last_seen = now;
+        // From now on only public addresses are permitted, including for this answer.
         if is_public {
             record.local_zones.clear();
         }

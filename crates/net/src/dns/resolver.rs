@@ -115,6 +115,7 @@ impl Resolver {
         let (resolution, ttl) = timeout_at(deadline, self.look_up(requester, &name, link))
             .await
             .unwrap_or_else(|_| Err(timed_out()))?;
+        // The name may be public although this link's server says otherwise, so the guard comes before the cache.
         let resolution = self.filter_rebinding(&name, resolution)?;
         let mut cache = self.lock_cache();
         cache.retain(|_, (expires_at, _)| Instant::now() < *expires_at);
@@ -122,6 +123,7 @@ impl Resolver {
             // A cached result of another link may be local; it must be checked again now that the name is public.
             cache.retain(|(cached_name, _), _| *cached_name != name);
         }
+        // The cache is bounded; the entry that expires first makes space.
         if cache.len() >= MAX_CACHED {
             let first_to_expire =
                 cache.iter().min_by_key(|(_, (expires_at, _))| *expires_at).map(|(key, _)| key.clone());
@@ -191,6 +193,8 @@ impl Resolver {
             for (source, server) in self.link_servers(requester, link).await {
                 match self.query_server(source, server, name, link, &families).await {
                     Ok(resolution) => return Ok(resolution),
+                    // All servers of the link would respond the same. A link with only IPv6 may still reach IPv4
+                    // addresses by NAT64.
                     Err(QueryError::NoAddress(text)) => {
                         if let Some(resolution) = self.query_nat64(requester, (source, server), name, link).await {
                             return Ok(resolution);

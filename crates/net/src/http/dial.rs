@@ -139,6 +139,7 @@ impl DialRequest {
         let mut next_attempt = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         std::future::poll_fn(|cx| {
             loop {
+                // Backwards, so that removing a failed attempt does not shift those still to be polled.
                 for index in (0..running.len()).rev() {
                     match running[index].1.as_mut().poll(cx) {
                         Poll::Ready(Ok(connected)) => return Poll::Ready(Ok(connected)),
@@ -146,6 +147,7 @@ impl DialRequest {
                         Poll::Pending => {}
                     }
                 }
+                // The next address starts when nothing else runs, or when the last attempt had its head start.
                 let due = running.is_empty() || next_attempt.as_mut().poll(cx).is_ready();
                 match if due { waiting.next() } else { None } {
                     Some(&address) => {
@@ -166,6 +168,8 @@ impl DialRequest {
                         running.push((address, Box::pin(connect_one(device, self.mptcp, address))));
                         next_attempt.as_mut().reset(tokio::time::Instant::now() + ATTEMPT_DELAY);
                     }
+                    // All addresses were tried. The task is woken by a running attempt; `next_attempt` no longer
+                    // matters.
                     None if running.is_empty() => return Poll::Ready(Err(self.all_failed(&failed, forbidden))),
                     None => return Poll::Pending,
                 }

@@ -83,9 +83,12 @@ impl Http1 {
             if !self.responses.wants_bytes() {
                 return Poll::Pending;
             }
+            // `max_body` limits only body bytes; a head must be read completely to be useful.
             let in_body = self.responses.in_body();
             let max_body =
                 if in_body { usize::try_from(max_body.bytes()).unwrap_or(usize::MAX) } else { usize::MAX };
+            // Bytes that followed an earlier head or body come before new ones. If the parser uses none of them, the
+            // head is incomplete and more must be read.
             if !self.unparsed.is_empty() {
                 let part = self.unparsed.get(..max_body).unwrap_or(&self.unparsed);
                 let (used, event) = self.responses.feed(part, sink);

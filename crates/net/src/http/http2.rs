@@ -158,11 +158,15 @@ impl Http2 {
             if self.is_closed {
                 return Poll::Pending;
             }
+            // First deliver what has already been received. Nothing is read from the socket while there are events.
             self.open_streams(cx);
             self.poll_streams(cx, sink, max_body);
             if !self.events.is_empty() {
                 continue;
             }
+            // While a body cannot be delivered, reading would only buffer more of it, so the socket is left alone.
+            // Heads that wait for acceptance do not stop reading, unless the connection has ended: then its end is
+            // reported after their bodies.
             let is_blocked = |exchange: &StreamExchange| match exchange.stage {
                 StreamStage::AwaitHead(_) => false,
                 StreamStage::HeadReported(_) => self.connection_result.is_some(),
@@ -171,6 +175,7 @@ impl Http2 {
             if self.streams.iter().any(is_blocked) {
                 return Poll::Pending;
             }
+            // All streams have delivered what was received before the connection ended.
             if let Some(end) = self.connection_result.take() {
                 self.on_connection_end(end);
                 continue;
@@ -183,6 +188,7 @@ impl Http2 {
                     self.open_streams(cx);
                     self.poll_streams(cx, sink, max_body);
                     if self.events.is_empty() {
+                        // The budget ended this read, so the socket may hold more bytes that will not wake the task.
                         if self.read_budget.is_exhausted() {
                             cx.waker().wake_by_ref();
                         }

@@ -225,6 +225,7 @@ impl ResponseParser {
 
     fn feed_head(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
         let Some(&req) = self.pending.front() else { return self.on_unsolicited(bytes) };
+        // The bytes may still become one of the nonstandard prefixes: wait for more.
         let may_begin = |prefix: &[u8]| {
             prefix.get(..bytes.len()).is_some_and(|first| starts_with(first, bytes, prefix == HTTP_PREFIX))
         };
@@ -234,6 +235,8 @@ impl ResponseParser {
         if !self.may_hold_head_end(bytes) {
             return (0, None);
         }
+        // Step 1: replace a nonstandard prefix (such as `ICY `) by its HTTP/1 form. The copy is only made for such
+        // servers.
         let prefix_match =
             NONSTANDARD_PREFIXES.iter().find(|(prefix, _)| starts_with(bytes, prefix, *prefix == HTTP_PREFIX));
         let prefix_match =
@@ -246,10 +249,12 @@ impl ResponseParser {
         let mut usual_fields = [httparse::EMPTY_HEADER; USUAL_FIELDS];
         let (mut all_fields, joined, normalized);
         let mut response = httparse::Response::new(&mut usual_fields);
+        // Step 2: strict parsing, which succeeds for nearly all heads.
         let mut parsed = response.parse(head);
         if parsed.is_err() && head.len() < LONG_HEAD_LEN && may_be_status_line(head) {
             return (0, None);
         }
+        // Step 3: normalize the status line; it is parsed again in step 4.
         if parsed.is_err()
             && let Some((end, line)) = normalized_status_line(head)
         {
@@ -258,7 +263,7 @@ impl ResponseParser {
             head = &normalized;
         }
         if parsed.is_err() {
-            // There are more fields than usual, or one has a syntax error: a control byte in its value, a blank
+            // Step 4: there are more fields than usual, or one has a syntax error: a control byte in its value, a blank
             // before the colon, or a continuation line. RFC 9112 section 5 requires such a field to be rejected or
             // dropped. The other fields remain usable, unless the invalid one determines where the body ends.
             head = &head[..head_end(head).unwrap_or(head.len())];
@@ -266,6 +271,7 @@ impl ResponseParser {
             all_fields = vec![httparse::EMPTY_HEADER; lines.min(MAX_FIELDS)];
             (response, parsed) = parse_leniently(head, &mut all_fields);
         }
+        // Step 5: join continuation lines, which the lenient parser accepts only in some positions.
         if parsed.is_err_and(|error| error != httparse::Error::TooManyHeaders) && has_folds(head) {
             joined = join_folds(head);
             all_fields =
@@ -285,6 +291,7 @@ impl ResponseParser {
         let status = response.code.unwrap_or_default();
         match status {
             101 => return self.fail_protocol("the server switched to another protocol"),
+            // Interim responses such as 103 are skipped; the final one follows.
             100..=199 => return (used, None),
             _ => {}
         }

@@ -62,7 +62,7 @@ pub struct Tunnel {
 }
 
 /// Measures since when a proxy accepts connections without responding on any of them. Clones, one for each connection
-/// over a link, share the state: an unresponsive proxy is given up after [`RESPONSE_TIMEOUT`], however many
+/// over a link, share the state: an unresponsive proxy is given up after `RESPONSE_TIMEOUT`, however many
 /// connections try it one after another.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyResponseTimer(Arc<Mutex<ResponseTimerState>>);

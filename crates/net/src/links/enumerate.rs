@@ -98,6 +98,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
         messages(&recording.links).filter_map(|m| device_info(&m)).map(|link| (link.index, link)).collect();
     let mut networks: BTreeMap<u32, Vec<Subnet>> = BTreeMap::new();
     let mut transient: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
+    // Addresses that can be used as a source, permanent and transient ones apart.
     for address in messages(&recording.addresses).filter_map(|m| Address::parse(&m)) {
         if !facts.get(&address.interface).is_some_and(|link| is_usable_source(&address, link)) {
             continue;
@@ -109,6 +110,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
             networks.entry(address.interface).or_default().push(subnet);
         }
     }
+    // The default route with the lowest metric for each interface and address family.
     let mut routes: BTreeMap<(u32, u8), DefaultRoute> = BTreeMap::new();
     for (index, family, route) in messages(&recording.routes).flat_map(|m| default_routes(&m)) {
         routes.entry((index, family)).and_modify(|best| *best = route.min(*best)).or_insert(route);
@@ -130,6 +132,8 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
             routes.entry((index, family)).or_insert(route);
         }
     }
+    // The interface that carries the Internet traffic, by IPv4 or else by IPv6. A CLAT is skipped, because its
+    // packets leave over an IPv6 link.
     let exit = internet_routes.iter().find_map(|(_, internet_route)| {
         internet_route.map(|(index, _)| index).filter(|index| !clats.contains(index))
     });
@@ -157,6 +161,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
                 emulated: link.emulated_kind().is_some(),
                 usability: Usability::Usable,
             };
+            // `judge_usability` does not know CLATs and reports them as tunnels.
             interface.usability = match judge_usability(link, &facts, &interface, exit == Some(link.index)) {
                 Usability::Unused(UnusedReason::Tunnel) if clats.contains(&link.index) => {
                     Usability::Unused(UnusedReason::Clat)
@@ -166,6 +171,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
             interface
         })
         .collect();
+    // If that interface is a usable tunnel, it is a VPN, and all links below it are not used by default.
     let is_vpn = |i: &&Interface| exit == Some(i.index) && is_tunnel(&facts[&i.index], i.kind) && i.is_usable();
     let vpn = interfaces.iter().find(is_vpn).map(|interface| interface.name.clone());
     if let Some(vpn) = &vpn {

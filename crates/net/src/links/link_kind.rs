@@ -116,6 +116,7 @@ fn kind_at_depth(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: 
             .filter(|lower_device| lower_device.index != link.index)
             .map_or(LinkKind::Other, kind_of),
         Some("bridge" | "bond" | "team") => {
+            // Ports of containers and virtual machines do not count: the bridge's uplink decides its kind.
             let ports =
                 devices.values().filter(|port| port.controller == Some(link.index) && port.index != link.index);
             common_kind(ports.filter(|port| !port.has_info_kind("veth") && !port.has_info_kind("tun")).map(kind_of))

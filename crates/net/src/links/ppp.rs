@@ -57,9 +57,11 @@ pub(super) fn ppp_transport(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInf
             None => undetermined += 1,
         }
     }
+    // With fewer sessions than devices it is not known which device is PPPoE; a VPN is the safe assumption.
     if sessions.is_empty() || sessions.len() < with_session + undetermined {
         return PppTransport::Vpn;
     }
+    // The interface below is known only if all sessions use the same one.
     let first = sessions.first().filter(|first| sessions.iter().all(|session| session == *first));
     PppTransport::Pppoe(first.cloned())
 }

@@ -86,11 +86,13 @@ pub fn is_outside_links(address: IpAddr) -> bool {
         let socket = RouteSocket::open()?;
         let response = socket.request(&Route::lookup(None, address.to_canonical()).finish(1))?;
         let kind = messages(&response).find_map(|message| Route::parse(&message)).map(|route| route.kind);
+        // Only a directly connected destination can be in a subnet of an interface.
         let Some((interface_index, _)) = parse_internet_route(&response)
             .filter(|(_, route)| route.gateway.is_none() && kind == Some(RTN_UNICAST))
         else {
             return Ok::<_, io::Error>(false);
         };
+        // An interface with a default route is a link, whatever its subnets are.
         let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
         let is_link = messages(&routes)
             .flat_map(|message| default_routes(&message))
