@@ -395,7 +395,7 @@ impl Default for ProxyRules {
 
 impl fmt::Debug for ProxyRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Proxies")
+        f.write_str("ProxyRules")
     }
 }
 
