@@ -279,7 +279,7 @@ mod tests {
             ("[paths]\nport = [true]\n", 2, "`true` is no port"),
             ("[paths]\nenergy-model = 'typical'\n", 2, "unknown field `energy-model`"),
             ("[paths]\ntrace = 'x'\n", 2, "unknown field `trace`"),
-            ("[paths]\nlinks = ['a b']\n", 2, "an interface"),
+            ("[paths]\nlinks = ['a b']\n", 2, "is not an interface name"),
             ("metered = 'maybe'\n", 1, "unknown variant `maybe`"),
             ("[link.w]\nmetered = true\n[link.w]\n", 3, "duplicate"),
             ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is not an interface name"),

@@ -354,7 +354,7 @@ fn what_is_written_wrongly_costs_nothing() {
         (&["0.0.0.0:0"][..], "set the public address for the certificate with --address"),
         (
             &["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "open"],
-            "open: others than its owner may read it (mode 0640): chmod 600",
+            "open: users other than its owner may read it (mode 0640): chmod 600",
         ),
         (&["127.0.0.1:0", "--burst-headroom", "100%"], "--burst-headroom 100%"),
         (&["127.0.0.1:0", "--window", "5s"], "--window"),

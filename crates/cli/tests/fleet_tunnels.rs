@@ -249,7 +249,7 @@ fn keys_that_others_may_read_are_refused() {
         let said = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(64), "{said}");
         assert!(
-            said.contains(&format!("{key}: others than its owner may read it (mode 0644): chmod 600")),
+            said.contains(&format!("{key}: users other than its owner may read it (mode 0644): chmod 600")),
             "{said}"
         );
     }

@@ -212,7 +212,8 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(64), "{said}");
     assert!(
-        said.contains("login: others than its owner may read it (mode 0644): chmod 600") && !said.contains("pa:ss"),
+        said.contains("login: users other than its owner may read it (mode 0644): chmod 600")
+            && !said.contains("pa:ss"),
         "{said}"
     );
     std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -386,10 +387,7 @@ fn a_link_that_is_named_for_this_very_machine_costs_a_line() {
         let output = marline(&home, &[&["get", "-o", "f", &url], words].concat()).output().unwrap();
         succeeded(&output);
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            said.starts_with("marline: link nope0: no such interface; the URL is on this very machine"),
-            "{said}"
-        );
+        assert!(said.starts_with("marline: link nope0: no such interface; the URL is on this machine"), "{said}");
     }
     // The loopback's own limit counts: 3 MB in two seconds.
     let begun = std::time::Instant::now();
@@ -490,7 +488,7 @@ fn an_older_log_is_emptied_by_nobody_who_cannot_begin() {
         std::thread::sleep(Duration::from_millis(5));
     }
     refused(&["log", "-o", "f"], "another run of marline is downloading this file", 74);
-    refused(&["first", "-o", "g"], "another run of marline writes it", 74);
+    refused(&["first", "-o", "g"], "another run of marline writes this file", 74);
     server.gate.store(usize::MAX, Ordering::SeqCst);
     assert!(child.wait().unwrap().success());
     succeeded(&marline(&home, &["replay", "first"]).output().unwrap());

@@ -209,7 +209,7 @@ umount /proc/sys
         "1 marline: another path manager is active: mptcpd (process ",
         "1 marline: /proc/none: ",
         "1 marline: this kernel has no MPTCP path manager",
-        "1 marline: ./shared: others than its owner may write in it: ",
+        "1 marline: ./shared: users other than its owner may write to it: ",
         "1 marline: /nonexistent/x: the log cannot be written: ",
         "77 marline: the claim on this network: ",
         "77 marline: ",
@@ -364,24 +364,24 @@ as() { user=$1; shift; setpriv --reuid $user --regid $user --clear-groups --inh-
 "$MARLINE" paths --link eth0 --link eth1 2>said & daemon=$!
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
-code=0; as 65534 ./marline paths status 2>seen || code=$?; echo "$code $(grep -o "not permitted: ask as root" seen)"
+code=0; as 65534 ./marline paths status 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 kill $daemon; wait $daemon
 code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
 mkdir theirs; chown 65533 theirs
 as 65533 ./marline paths --dry-run --run-dir theirs --link eth0 --link eth1 2>said & daemon=$!
 until ls theirs/*.sock >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
-code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo "$code $(grep -o "not permitted: ask as root" seen)"
+code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "0",
         "ok     privilege     not here; `marline paths` runs and has it: with sudo this examination sees more",
         "ok     path manager  `marline paths` runs; `sudo marline paths status` says what it does",
-        "77 not permitted: ask as root",
+        "77 not permitted: run this command as root",
         "1",
         "WRONG  privilege     CAP_NET_ADMIN is missing, without which nothing can be steered",
         "ok     path manager  the kernel's own; `marline paths` takes over while it runs",
-        "77 not permitted: ask as root",
+        "77 not permitted: run this command as root",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }

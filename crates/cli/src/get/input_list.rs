@@ -208,7 +208,7 @@ mod tests {
             ("http://a/1\n  out\n", "line 2: `out` is not an option"),
             ("http://a/1\nftp://a/2\n", "line 2: ftp://a/2: `ftp` is not supported"),
             ("http://me:secret@a:99999/1\n", "MASKED@a:99999"),
-            ("http://a/1\n checksum=md5=00\n", "line 2: `md5=00` is no checksum"),
+            ("http://a/1\n checksum=md5=00\n", "line 2: `md5=00` is not a checksum"),
             ("http://a/1\n dir=\n", "dir= has no value"),
         ] {
             let line = parse_error(text);

@@ -165,7 +165,7 @@ fn a_named_link_that_is_absent_costs_a_line() {
     let program = network.program();
     let words = ["--link", "wwan7", "--link", "wifi0"];
     let ended = program.run(&[&[&server.url("/file"), "-o", "out", "--json"][..], &words].concat());
-    ended.says("link wwan7: no such interface; going on with the rest");
+    ended.says("link wwan7: no such interface; continuing with the other links");
     assert_eq!(ended.report()["links"].as_array().unwrap().len(), 1);
     assert!(program.file("out").unwrap() == *resource.data);
     assert!(server.asked().iter().all(|asked| asked.over_wifi()));
@@ -244,7 +244,7 @@ fn a_name_that_does_not_exist_is_named() {
     network.name_server(|_| true);
     let begun = Instant::now();
     let line = network.program().refused(&["http://absent.test/file", "--retry", "1000"], 68);
-    assert_eq!(line, "http://absent.test/file: absent.test: no such name, says 203.0.113.9");
+    assert_eq!(line, "http://absent.test/file: absent.test: no such name according to 203.0.113.9");
     assert!(begun.elapsed() < Duration::from_secs(5), "it was tried again");
 }
 
@@ -289,7 +289,7 @@ fn a_limit_for_a_link_that_is_not_used_costs_a_line() {
     let ended = network.program().run(&[&[&url, "-o", "out", "--json"][..], &words].concat());
     ended.report();
     ended.says("link wwan7: no such interface; its limit has no effect");
-    ended.says("link lo: it leads back to this machine; its limit has no effect");
+    ended.says("link lo: it is the loopback interface; its limit has no effect");
     assert!(!ended.err.contains("lte0: "), "{}", ended.err);
 }
 
