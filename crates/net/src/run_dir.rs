@@ -125,7 +125,11 @@ impl RunDir {
         };
         let mut text = Vec::new();
         file.take(MAX_FILE_LEN + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MAX_FILE_LEN { Err(unsafe_error("the file is longer than 1 MiB")) } else { Ok(Some(text)) }
+        if text.len() as u64 > MAX_FILE_LEN {
+            Err(unsafe_error("the file is longer than 1 MiB"))
+        } else {
+            Ok(Some(text))
+        }
     }
 
     /// Replaces a file atomically, accessible to its owner only. The content is on disk when this returns.
@@ -236,7 +240,10 @@ mod tests {
         assert_eq!(open_error(temp_dir.path()), "opened");
         for mode in [0o777, 0o1777, 0o775, 0o702] {
             fs::set_permissions(temp_dir.path(), Permissions::from_mode(mode)).unwrap();
-            assert!(open_error(temp_dir.path()).ends_with("users other than its owner may write to it"), "{mode:o}");
+            assert!(
+                open_error(temp_dir.path()).ends_with("users other than its owner may write to it"),
+                "{mode:o}"
+            );
         }
         assert_eq!(RunDir::open(Path::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(open_error(Path::new("/dev/null")).starts_with("/dev/null: "));

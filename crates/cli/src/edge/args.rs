@@ -87,7 +87,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "IFACE[,…]", value_delimiter = ',')]
     pub(super) lan: Vec<String>,
     /// Give flows to this destination priority as live streams; repeat for more. RTMP (port 1935) always has priority.
-    #[arg(long, value_name = "PORT|HOST[:PORT]")]
+    #[arg(long = "live", value_name = "PORT|HOST[:PORT]")]
     pub(super) live_streams: Vec<LiveMatch>,
     /// Congestion control of connections to relays, on every link [default: that of the kernel].
     #[arg(long, value_name = "NAME")]

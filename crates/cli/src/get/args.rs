@@ -98,7 +98,7 @@ pub struct GetArgs {
     #[arg(long, value_name = "sha256=HEX")]
     pub checksum: Option<Checksum>,
     /// Limit the rate of all links together, or of one link; repeat for more.
-    #[arg(long, value_name = "[IFACE=]RATE")]
+    #[arg(long = "limit-rate", value_name = "[IFACE=]RATE")]
     pub rate_limits: Vec<RateLimit>,
     /// Accepted for compatibility with wget, without effect: downloads are always continued.
     #[arg(short = 'c', long = "continue")]

@@ -55,7 +55,7 @@ pub struct RequestArgs {
     #[arg(long, default_value_t = 50, value_name = "N")]
     pub max_redirs: u32,
     /// Accepted for compatibility with curl, without effect: redirects are always followed.
-    #[arg(short = 'L', long)]
+    #[arg(short = 'L', long = "location")]
     pub follow_redirects: bool,
     /// Accepted for compatibility with curl, without effect: a status of 400 or more is always an error.
     #[arg(short = 'f', long)]
