@@ -1,12 +1,12 @@
-//! The configuration file: what this machine's links are and cost, so that no command line has to repeat it.
+//! Configuration file: kind, cost and limits of this host's links, and settings of `marline paths`, in TOML.
 //!
-//! TOML text in, a [`ConfigFile`] out. `docs/marline.toml` is a sample that explains every field, and a test reads it.
+//! [`ConfigFile`] is the parsed file. `docs/marline.toml` is a sample that explains every field; a test parses it.
 //!
-//! 1. An unknown field, a value without its unit or a link described twice is refused with file and line. A typo in
+//! 1. An unknown field, a value without its unit or a link described twice is rejected with file and line. A typo in
 //!    `metered` would otherwise cost money.
-//! 2. No file at the usual place is no error, and one that may not be read (another user's) is worth one line; a file
-//!    named by `--config` must be there.
-//! 3. The command line wins over the file, field by field.
+//! 2. It is no error if the default file does not exist. If it cannot be read (it may belong to another user), there is a
+//!    notice and the run continues without it. A file named by `--config` must be readable.
+//! 3. The command line overrides the file, field by field.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,57 +22,57 @@ use serde::{Deserialize, Deserializer};
 use crate::CliError;
 use crate::paths::PathsConfig;
 
-/// What the configuration file says.
+/// The parsed configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigFile {
-    /// Whether metered links are used, where `--metered` does not say; none: avoid.
+    /// Use of metered links unless `--metered` is given. Default: avoid.
     #[serde(default)]
     pub metered: Option<MeteredUse>,
-    /// The device model of energy reports, where `--energy-model` does not say: a name or a file; none: the default.
+    /// Device energy model (a name or a file) unless `--energy-model` is given. Default: `typical`.
     #[serde(default, rename = "energy-model")]
     pub energy_model: Option<String>,
-    /// How `marline paths` runs.
+    /// Settings of `marline paths`.
     #[serde(default)]
     pub paths: PathsConfig,
-    /// Terms of use by interface name.
+    /// Properties and limits of links, by interface name.
     #[serde(default, rename = "link")]
     pub links: BTreeMap<InterfaceName, LinkConfig>,
 }
 
-/// The name of an interface, as the kernel would accept it.
+/// An interface name that the kernel would accept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InterfaceName(String);
 
 impl InterfaceName {
-    /// It.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What one interface is and costs. Whatever is left out is found by the system.
+/// Properties and limits of one link. Kind and metering are detected if they are not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
-    /// The access technology.
+    /// Access technology, such as `wifi` or `lte`.
     #[serde(default, deserialize_with = "parse_text")]
     pub kind: Option<LinkKind>,
-    /// Whether each byte costs money.
+    /// Whether traffic on the link costs money.
     #[serde(default)]
     pub metered: Option<bool>,
-    /// How many bytes one run may use.
+    /// Most bytes that one run may use.
     #[serde(default, deserialize_with = "parse_text")]
     pub budget: Option<DataSize>,
-    /// The most it may carry a second.
+    /// Upper limit of the rate.
     #[serde(default, rename = "limit", deserialize_with = "parse_rate")]
     pub rate_limit: Option<Bitrate>,
-    /// What 10^9 bytes cost, in whatever currency, as long as it is one.
+    /// Price of 10^9 bytes. The currency is arbitrary, but it must be the same for all links.
     #[serde(default, rename = "price-per-gb", deserialize_with = "parse_text")]
     pub price: Option<Price>,
 }
 
-/// A sum of money in millionths.
+/// An amount of money in millionths of the currency unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price(pub u64);
 
@@ -93,22 +93,22 @@ impl FromStr for Price {
 /// Why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {error}: the configuration file cannot be read", path.display())]
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// Its text is wrong.
+    /// The content of the file is invalid.
     #[error("{}:{line}: {message}", path.display())]
     Invalid {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the mistake.
         message: String,
     },
 }
@@ -120,10 +120,10 @@ impl From<ConfigError> for CliError {
 }
 
 impl ConfigFile {
-    /// Reads the file named by `--config`, or the one at the usual place if there is one.
+    /// Reads the file named by `--config`, or else the default file if it exists.
     ///
     /// # Errors
-    /// When the file is wrong, or cannot be read although it was named.
+    /// The file is invalid, or it was named and cannot be read.
     pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = named.map(Path::to_owned).or_else(default_path) else { return Ok(Self::default()) };
         match std::fs::read_to_string(&path) {
@@ -131,17 +131,17 @@ impl ConfigFile {
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) if named.is_none() => {
                 let warning = ConfigError::Unreadable { path, error };
-                crate::output::say(&format!("{warning}; going on without it"));
+                crate::output::say(&format!("{warning}; continuing without it"));
                 Ok(Self::default())
             }
             Err(error) => Err(ConfigError::Unreadable { path, error }),
         }
     }
 
-    /// Understands the text of the file at `path`.
+    /// Parses `text`, the content of the file at `path`; the path only appears in errors.
     ///
     /// # Errors
-    /// When the text is no TOML, or says what this file cannot say.
+    /// The text is not TOML, or it has unknown fields or invalid values.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
             let error_start = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -151,7 +151,7 @@ impl ConfigFile {
         })
     }
 
-    /// The interfaces it describes.
+    /// The links that the file describes.
     pub fn described_links(&self) -> Vec<LinkArg> {
         let mut described = Vec::new();
         for (name, link) in &self.links {
@@ -167,12 +167,12 @@ impl ConfigFile {
         described
     }
 
-    /// The prices, by interface.
+    /// Prices of 10^9 bytes in millionths of the currency unit, by interface name.
     pub fn prices(&self) -> Vec<(String, u64)> {
         self.links.iter().filter_map(|(name, link)| Some((name.0.clone(), link.price?.0))).collect()
     }
 
-    /// `named` with what the file knows of the same interface wherever the command line says nothing.
+    /// Fills the fields that are missing in `named` (from the command line) with those of the same link in the file.
     pub fn with_config(&self, named: LinkArg) -> LinkArg {
         let Some((_, link)) = self.links.iter().find(|(name, _)| name.0 == named.name) else { return named };
         LinkArg {
@@ -185,12 +185,12 @@ impl ConfigFile {
     }
 }
 
-/// `$XDG_CONFIG_HOME/marline/marline.toml`, else `~/.config/marline/marline.toml`.
+/// Default file: `$XDG_CONFIG_HOME/marline/marline.toml`, else `~/.config/marline/marline.toml`.
 fn default_path() -> Option<PathBuf> {
     Some(config_dir()?.join("marline.toml"))
 }
 
-/// `$XDG_CONFIG_HOME/marline`, else `~/.config/marline`.
+/// Configuration directory: `$XDG_CONFIG_HOME/marline`, else `~/.config/marline`.
 pub(crate) fn config_dir() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")))?;
@@ -202,17 +202,18 @@ impl<'de> Deserialize<'de> for InterfaceName {
         let text = String::deserialize(deserializer)?;
         match text.parse::<LinkArg>() {
             Ok(named) if named.name == text => Ok(Self(text)),
-            Ok(_) => Err(serde::de::Error::custom(format!("`{text}` is no name of an interface"))),
+            Ok(_) => Err(serde::de::Error::custom(format!("`{text}` is not an interface name"))),
             Err(error) => Err(serde::de::Error::custom(error)),
         }
     }
 }
 
-/// A value written as on the command line: `"2GB"`, `"20Mbit/s"`, `"lte"`.
+/// Deserializes a rate limit written as on the command line: `"20Mbit/s"` or, in bytes per second, `"2M"`.
 fn parse_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bitrate>, D::Error> {
     parse_rate_limit(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
 }
 
+/// Deserializes a value written as on the command line: `"2GB"`, `"lte"`.
 fn parse_text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_is_understood_with_every_comment_sign_removed() {
+    fn the_sample_is_valid_with_every_setting_uncommented() {
         let sample = include_str!("../../../docs/marline.toml");
         parse(sample).unwrap();
         let all: String = sample
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_with_its_line() {
+    fn an_invalid_file_is_rejected_with_the_line_of_the_mistake() {
         for (text, line, expected) in [
             ("metered = 'avoid'\n[link.w]\nmeterd = true\n", 3, "unknown field `meterd`"),
             ("meterd = 'avoid'\n", 1, "unknown field `meterd`"),
@@ -278,10 +279,10 @@ mod tests {
             ("[paths]\nport = [true]\n", 2, "`true` is no port"),
             ("[paths]\nenergy-model = 'typical'\n", 2, "unknown field `energy-model`"),
             ("[paths]\ntrace = 'x'\n", 2, "unknown field `trace`"),
-            ("[paths]\nlinks = ['a b']\n", 2, "is no name of an interface"),
+            ("[paths]\nlinks = ['a b']\n", 2, "is not an interface name"),
             ("metered = 'maybe'\n", 1, "unknown variant `maybe`"),
             ("[link.w]\nmetered = true\n[link.w]\n", 3, "duplicate"),
-            ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is no name of an interface"),
+            ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is not an interface name"),
             ("[link\n", 1, ""),
         ] {
             let error = parse(text).unwrap_err();
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins_field_by_field() {
+    fn the_command_line_overrides_the_file_field_by_field() {
         let file = parse("[link.w]\nkind = 'lte'\nmetered = true\nlimit = '5Mbit/s'\n").unwrap();
         let named: LinkArg = "w,metered=no".parse().unwrap();
         let named = file.with_config(named);

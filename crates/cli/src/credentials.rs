@@ -1,13 +1,14 @@
-//! A member's files on the command line: the words that name them, where they are when nobody says, and what is wrong with them.
+//! Credentials of a fleet member on the command line: the options that name its files, their defaults and their checks.
 //!
-//! In: `--certificate`, `--key`, `--fleet-ca` and `--revoked`. Out: who this is ([`Member`]), or one line.
+//! The options `--certificate`, `--key`, `--fleet-ca` and `--revoked` become a [`Member`], or an error of one line.
 //!
-//! 1. What is not named stands beside the certificate, as `marline fleet enroll` and `marline fleet ca issue` write it: NAME.key,
-//!    ca.pem and revoked.pem.
-//! 2. The certificate says who the member is. One of another role is refused before anything is asked or listens.
-//! 3. A file that is not there is named, with the word for another one or with what writes it.
+//! 1. Files that are not named are expected beside the certificate, where `marline fleet enroll` and `marline fleet ca issue`
+//!    write them: NAME.key, ca.pem and revoked.pem.
+//! 2. The certificate contains the identity of the member. A certificate of a wrong role is rejected before any request is
+//!    sent and before anything listens.
+//! 3. The error for a missing file names the file, and the option for another one or the command that creates it.
 //!
-//! Whoever asks a fleet or serves in it has these words from here, so that they are alike everywhere.
+//! All commands of a fleet flatten these options from here, so that they are the same everywhere.
 
 use std::path::{Path, PathBuf};
 
@@ -21,52 +22,52 @@ use marline_fleet::tls::{Credentials, client_config};
 use crate::CliError;
 use crate::fleet::unit_state_dir;
 
-/// What is shown to others.
+/// Options for a certificate and its key.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CertificateArgs {
-    /// The certificate that is shown to others, as `marline fleet enroll` or `marline fleet ca issue` writes it.
+    /// Certificate to present to peers, created by `marline fleet enroll` or `marline fleet ca issue`.
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
-    /// Its key [default: beside the certificate, NAME.key].
+    /// Private key of the certificate [default: NAME.key in the directory of the certificate].
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
 }
 
-/// A member's files.
+/// Options for the files of a fleet member: certificate, key and certificate authority.
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("certificate", |word| word.required(true)))]
 pub(crate) struct MemberFileArgs {
     #[command(flatten)]
     certificate: CertificateArgs,
-    /// The authority's certificate, or those of several [default: beside the certificate, ca.pem].
+    /// Certificates of the fleet's certificate authority, one or several [default: ca.pem in the directory of the certificate].
     #[arg(long, value_name = "FILE")]
     fleet_ca: Option<PathBuf>,
 }
 
-/// The list of the revoked, of who looks at it himself.
+/// Option for the revocation list, for daemons that check it themselves.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RevocationArgs {
-    /// The authority's list of revoked certificates, read again when it changes; with --fleet the newest one is fetched
-    /// [default: beside the certificate, revoked.pem].
+    /// Revocation list (CRL) of the authority. It is reloaded when it changes; with --fleet the newest list is downloaded
+    /// [default: revoked.pem in the directory of the certificate].
     #[arg(long, value_name = "FILE")]
     revoked: Option<PathBuf>,
 }
 
-/// Who this is.
+/// A fleet member: its files, credentials and identity.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Where that stands.
+    /// Files of certificate, key and authority.
     pub(crate) files: MemberFiles,
-    /// The same, and where it is renewed to.
+    /// The certificate with the paths that a renewal writes to.
     pub(crate) renewable: MemberCert,
-    /// What it shows to others, and whom it trusts.
+    /// Certificate and key to present, and the authorities to trust.
     pub(crate) credentials: Credentials,
-    /// As the certificate says.
+    /// Identity in the certificate.
     pub(crate) identity: Identity,
 }
 
 impl CertificateArgs {
-    /// Whether there is a certificate.
+    /// Whether `--certificate` was given.
     pub(crate) fn is_given(&self) -> bool {
         self.certificate.is_some()
     }
@@ -80,44 +81,44 @@ impl CertificateArgs {
         })
     }
 
-    /// Who this is, of who may be without a certificate; its authority is this one.
+    /// Reads the member if `--certificate` was given, with the CA file `authority`. Its role must be `role`.
     pub(crate) fn read_member(&self, authority: PathBuf, role: Role) -> Result<Option<Member>, CliError> {
         self.files(Some(authority)).map(|files| Member::read(files, Some(role))).transpose()
     }
 }
 
 impl MemberFileArgs {
-    /// Who this is: one of this role.
+    /// Reads the member, whose role must be `role`.
     pub(crate) fn read_member(&self, role: Role) -> Result<Member, CliError> {
         Member::read(self.files()?, Some(role))
     }
 
-    /// Who this is, whatever its role.
+    /// Reads the member; every role is accepted.
     pub(crate) fn read_any_role(&self) -> Result<Member, CliError> {
         Member::read(self.files()?, None)
     }
 
     fn files(&self) -> Result<MemberFiles, CliError> {
-        // The command line requires it of who names no verb.
+        // clap requires the option unless a subcommand is given, so this is a safeguard only.
         self.certificate.files(self.fleet_ca.clone()).ok_or_else(|| CliError::usage("--certificate is missing"))
     }
 }
 
 impl RevocationArgs {
-    /// The list that was named.
+    /// Value of `--revoked`.
     pub(crate) fn given_path(&self) -> Option<&Path> {
         self.revoked.as_deref()
     }
 
-    /// The list: the one that was named, or the one beside the certificate; there or not.
+    /// Path of the list: the value of `--revoked`, or revoked.pem beside the certificate. The file need not exist.
     pub(crate) fn path(&self, member: &Member) -> PathBuf {
         self.revoked.clone().unwrap_or_else(|| member.files.certificate.with_file_name("revoked.pem"))
     }
 
-    /// The list, which must be there.
+    /// As [`Self::path`], but the file must exist.
     pub(crate) fn existing_path(&self, member: &Member) -> Result<PathBuf, CliError> {
         let path = self.path(member);
-        there(&path, "name the authority's list of revoked certificates by --revoked")?;
+        there(&path, "set the revocation list of the authority with --revoked")?;
         Ok(path)
     }
 }
@@ -127,12 +128,12 @@ impl Member {
         let issue = role.map_or("ROLE".to_owned(), |role| role.to_string());
         there(
             &files.certificate,
-            &format!("`marline fleet enroll` or `marline fleet ca issue {issue}` writes it"),
+            &format!("create it with `marline fleet enroll` or `marline fleet ca issue {issue}`"),
         )?;
-        there(&files.key, "name the certificate's key by --key")?;
-        there(&files.authority, "name the authority's certificate by --ca")?;
+        there(&files.key, "set the key of the certificate with --key")?;
+        there(&files.authority, "set the certificate of the authority with --fleet-ca")?;
         let usage_error = |error: &dyn std::fmt::Display| CliError::usage(error.to_string());
-        // Edges and relays that run renew theirs.
+        // Only edges and relays renew their certificates while they run, so only they need a writable state directory.
         let state_dir = matches!(role, Some(Role::Edge | Role::Relay)).then(unit_state_dir).flatten();
         let renewable = MemberCert::new(files.clone(), state_dir.as_deref());
         let credentials = renewable.read().map_err(|error| usage_error(&error))?;
@@ -140,14 +141,14 @@ impl Member {
         if let Some(role) = role.filter(|role| *role != identity.role) {
             let path = files.certificate.display();
             return Err(CliError::usage(format!(
-                "{path}: it is the certificate of {identity}, and not of {}",
+                "{path}: certificate of {identity}, but {} is needed",
                 role_with_article(role)
             )));
         }
         Ok(Self { files, renewable, credentials, identity })
     }
 
-    /// For asking the fleet's service as this member, over the link that reaches it.
+    /// Creates a client of the fleet service that authenticates as this member and uses whichever link reaches the service.
     pub(crate) fn client(&self, url: &str) -> Result<Client, CliError> {
         let fleet_error = |error: &dyn std::fmt::Display| CliError::usage(format!("--fleet: {error}"));
         let tls = client_config(&self.credentials, None, true).map_err(|error| fleet_error(&error))?;
@@ -155,7 +156,7 @@ impl Member {
     }
 }
 
-/// Refuses a file that is not there; one that may not be looked at is refused where it is read.
+/// Fails with the remedy `help` if the file does not exist. A file whose existence cannot be checked fails when it is read.
 fn there(path: &Path, help: &str) -> Result<(), CliError> {
     let is_missing = path.try_exists().is_ok_and(|exists| !exists);
     if is_missing { Err(CliError::usage(format!("{}: no such file; {help}", path.display()))) } else { Ok(()) }
@@ -163,14 +164,14 @@ fn there(path: &Path, help: &str) -> Result<(), CliError> {
 
 fn role_with_article(role: Role) -> &'static str {
     match role {
-        Role::Edge => "an edge",
-        Role::Relay => "a relay",
-        Role::Fleet => "a fleet's service",
-        Role::Operator => "an operator",
+        Role::Edge => "that of an edge",
+        Role::Relay => "that of a relay",
+        Role::Fleet => "that of a fleet service",
+        Role::Operator => "that of an operator",
     }
 }
 
-/// How the one with this certificate goes on: the command that it is for.
+/// The command to run next with a new certificate, for the "next:" line of enrolment and issuance.
 pub(crate) fn next_command(role: Role, certificate: &Path, fleet: &str) -> String {
     let certificate = certificate.display();
     match role {
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_named_stands_beside_the_certificate() {
+    fn files_default_to_the_directory_of_the_certificate() {
         let files = |key: Option<&str>, authority: Option<&str>| {
             let certificate_args =
                 CertificateArgs { certificate: Some("a/cam-7.pem".into()), key: key.map(Into::into) };

@@ -1,12 +1,12 @@
-//! Reading the logs of `--trace`, line by line.
+//! Reader of decision logs (`--trace`): yields one record per line.
 //!
-//! In: one JSON object a line (`docs/replay.md`). Out: records, or the first line that is none.
+//! A log has one JSON object per line (`docs/replay.md`). The reader reports the first line that is invalid.
 //!
-//! 1. A log is never held: one of any length needs one line of memory.
-//! 2. It begins with its version and configuration, and does so once.
-//! 3. A last line without a line end is where the run was killed; everything before it still counts.
-//! 4. The first line tells whether a download, a stream, MPTCP's policy or the accelerator wrote it. A download's lines are given as a
-//!    stream's, of which they are a part.
+//! 1. Only one line is in memory at a time, so a log may have any length.
+//! 2. The first record, and only the first, is the start record with version and configuration.
+//! 3. A last line without a line end means that the run was killed; all records before it are valid.
+//! 4. The first line shows which machine wrote the log: download, stream, MPTCP policy or accelerator. Records of a download
+//!    are returned as those of a stream, since a stream contains a download.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -20,48 +20,48 @@ use serde::Serialize;
 
 use crate::CliError;
 
-/// A line of the log.
+/// One record of a log of any machine.
 pub(crate) type LogRecord = Record<MachineConfig, MachineInput, MachineOutput>;
 
-/// What the machine was made from.
+/// Configuration of the machine that wrote the log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum MachineConfig {
-    /// A download.
+    /// Configuration of a download.
     Fetch(Box<fetch::Config>),
-    /// A stream.
+    /// Configuration of a stream.
     Stream(Box<stream::Config>),
-    /// MPTCP's policy.
+    /// Configuration of the MPTCP path manager.
     Paths(Box<paths::Config>),
-    /// The accelerator of TCP.
+    /// Configuration of the TCP accelerator.
     Accel(Box<accel::Config>),
 }
 
-/// What the driver reported.
+/// Input that the driver gave to the machine.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum MachineInput {
-    /// Of a stream, or of a download.
+    /// Input of a stream or a download.
     Stream(stream::Input),
-    /// Of MPTCP.
+    /// Input of the MPTCP path manager.
     Paths(paths::Input),
-    /// Of packets.
+    /// Input of the TCP accelerator.
     Accel(accel::Input),
 }
 
-/// What the machine asked for.
+/// Decision of the machine.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum MachineOutput {
-    /// Of a stream, or of a download.
+    /// Decision of a stream or a download.
     Stream(stream::Output),
-    /// Of MPTCP.
+    /// Decision of the MPTCP path manager.
     Paths(paths::Output),
-    /// Of packets.
+    /// Decision of the TCP accelerator.
     Accel(accel::Output),
 }
 
-/// Who wrote a log.
+/// Machine that wrote a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LogKind {
     Fetch,
@@ -70,25 +70,26 @@ enum LogKind {
     Accel,
 }
 
-/// The log in this file; `-` is standard input.
+/// Opens the log at `path`; `-` is standard input.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
     if path == Path::new("-") {
         return Ok(Box::new(std::io::stdin().lock()));
     }
     let file = File::open(path)
-        .map_err(|error| CliError::failed(format!("{}: {error}: the log cannot be read", path.display())))?;
+        .map_err(|error| CliError::failed(format!("{}: {error}: cannot read the log", path.display())))?;
     Ok(Box::new(BufReader::with_capacity(1 << 16, file)))
 }
 
-/// A log that is being read.
+/// Reads a log record by record.
 #[derive(Debug)]
 pub(crate) struct LogReader<R> {
     source: R,
     buffer: Vec<u8>,
     line_number: u64,
     has_started: bool,
-    /// None: nothing has been read yet.
+    /// Machine that wrote the log; `None` before the first record.
     kind: Option<LogKind>,
+    /// Number of the incomplete last line.
     truncated_at: Option<u64>,
 }
 
@@ -104,7 +105,10 @@ impl<R: BufRead> LogReader<R> {
         }
     }
 
-    /// The next record; none: the log is over. Trouble comes with its line, counted from 1.
+    /// Returns the next record, or `None` at the end of the log.
+    ///
+    /// # Errors
+    /// The number of the invalid line, counted from 1, and the problem.
     pub(crate) fn next_record(&mut self) -> Result<Option<LogRecord>, (u64, String)> {
         if self.truncated_at.is_some() {
             return Ok(None);
@@ -113,12 +117,12 @@ impl<R: BufRead> LogReader<R> {
         self.line_number += 1;
         let line_number = self.line_number;
         let bytes_read = (&mut self.source).take(MAX_LINE).read_until(b'\n', &mut self.buffer);
-        if bytes_read.map_err(|error| (line_number, format!("the log cannot be read: {error}")))? == 0 {
+        if bytes_read.map_err(|error| (line_number, format!("cannot read the log: {error}")))? == 0 {
             return if self.has_started { Ok(None) } else { Err((1, "the log is empty".to_owned())) };
         }
         let is_complete_line = self.buffer.last() == Some(&b'\n');
         if !is_complete_line && self.buffer.len() as u64 == MAX_LINE {
-            return Err((line_number, format!("longer than {MAX_LINE} bytes: this is no log of marline")));
+            return Err((line_number, format!("longer than {MAX_LINE} bytes: not a decision log of marline")));
         }
         let record = match self.parse() {
             Ok(record) => record,
@@ -132,7 +136,7 @@ impl<R: BufRead> LogReader<R> {
             (false, false) => {
                 Err((line_number, "the log does not begin with its version and configuration".into()))
             }
-            (true, true) => Err((line_number, "a second beginning in one log".into())),
+            (true, true) => Err((line_number, "the log has a second start record".into())),
             _ => {
                 self.has_started = true;
                 Ok(Some(record))
@@ -140,11 +144,12 @@ impl<R: BufRead> LogReader<R> {
         }
     }
 
-    /// The line as it was read.
+    /// Parses the line in the buffer.
     fn parse(&mut self) -> serde_json::Result<LogRecord> {
         match self.kind {
             Some(writer) => parse(writer, &self.buffer),
-            // What it is shows in the first line; the commonest one says what is wrong.
+            // Only the first line shows the kind of the log. If no kind fits, the error of the first and most common kind,
+            // a download, is reported.
             None => {
                 let mut first_error = None;
                 for kind in [LogKind::Fetch, LogKind::Stream, LogKind::Paths, LogKind::Accel] {
@@ -161,12 +166,12 @@ impl<R: BufRead> LogReader<R> {
         }
     }
 
-    /// The line of the newest record.
+    /// Line number of the newest record, counted from 1.
     pub(crate) fn line_number(&self) -> u64 {
         self.line_number
     }
 
-    /// The line at which the log breaks off.
+    /// Number of the incomplete last line, if there is one.
     pub(crate) fn truncated_at(&self) -> Option<u64> {
         self.truncated_at
     }
@@ -201,7 +206,7 @@ fn parse(writer: LogKind, text: &[u8]) -> serde_json::Result<LogRecord> {
     })
 }
 
-/// One machine's record as any machine's.
+/// Converts the record of one machine into that of any machine.
 fn map_record<C, I, O>(
     record: Record<C, I, O>,
     config_of: impl Fn(C) -> MachineConfig,
@@ -216,13 +221,13 @@ fn map_record<C, I, O>(
     }
 }
 
-/// serde_json's message without its own line number, which counts within our line.
+/// Describes a parse error of line `line`. serde_json's own line number is removed, since it counts within the line.
 fn parse_error(error: &serde_json::Error, line: u64) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or_default();
-    let problem = if line == 1 { "this is no log of marline" } else { "the log is damaged" };
+    let problem = if line == 1 { "not a decision log of marline" } else { "the log is damaged" };
     format!("{problem}: {text}, at column {}", error.column())
 }
 
-/// Bytes. A record holds a few hundred; a resumed run's first line holds every span of its journal.
+/// Bytes of a line. A record has a few hundred bytes, but the first line of a resumed run has every range of its journal.
 const MAX_LINE: u64 = 16 << 20;

@@ -1,15 +1,14 @@
-//! What users touch: the command line, its configuration file, and what it shows while it works.
+//! User interface of `marline`: command line, configuration file, progress display, status output and exit codes.
 //!
-//! In: arguments, the environment, one configuration file. Out: a [`Batch`](download::Batch) for `marline-download`, lines for
-//! people on standard error, results for programs on standard output, and an exit code.
+//! It translates arguments, environment variables and the configuration file into calls of the capability crates, for
+//! example into a [`Batch`](download::Batch) for `marline-download`.
 //!
-//! 1. All that the user wrote is parsed before anything is opened or asked; a wrong word costs nothing.
-//! 2. Standard output carries results only (the file, a table, a JSON object); everything said about them goes to
-//!    standard error.
-//! 3. An error is one line: what failed, on which link or file, why, and what helps.
-//! 4. Nothing is started that a 10 KB download does not need: one thread, no logging unless it is asked for.
+//! 1. All user input is parsed before any file is opened or any request is sent, so a typo has no side effect.
+//! 2. Standard output carries only results (the file, a table, a JSON object); notices about them go to standard error.
+//! 3. An error is one line: what failed, on which link or file, why, and the remedy.
+//! 4. Nothing is started that a 10 KB download does not need: one thread, and no logging unless it is requested.
 //!
-//! Programs that want the download and not the command line use [`download`] directly.
+//! Programs that need the download without the command line use [`download`] directly.
 
 #[cfg(feature = "accel")]
 mod accel;
@@ -47,7 +46,7 @@ pub use marline_download as download;
 pub use marline_terminal::CliError;
 pub use secret::Secret;
 
-/// Runs one command line, the program's name first, and says how it ended.
+/// Runs one command line and returns its exit code. The first argument is the program's name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = args::parse(args).and_then(|cli| {
         start_logging(&cli.command)?;
@@ -77,7 +76,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Starts the log that the environment requests; without one, the daemons of the fleet print what an operator must act on.
+/// Starts the log that the environment requests. Without one, the daemons of the fleet print only those events that an
+/// operator must act on.
 fn start_logging(command: &Command) -> Result<(), CliError> {
     if marline_terminal::log::start_log()? {
         return Ok(());
@@ -91,5 +91,5 @@ fn start_logging(command: &Command) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The program's name, before each of its lines.
+/// The program's name, which prefixes each notice.
 const NAME: &str = "marline";

@@ -1,9 +1,9 @@
-//! `marline links`: every interface of this machine, what `marline get` would do with it, and why.
+//! `marline links`: lists every interface of this host, whether `marline get` would use it, and why not.
 //!
-//! A survey and the configuration file go in; a table for people or a JSON array for programs comes out on standard
-//! output. No packet is sent.
+//! It combines a list of the interfaces with the configuration file and prints a table for people or a JSON array for
+//! programs. No packet is sent.
 //!
-//! The verdict shown is not computed here: it is the one by which `get` chooses, so that the two cannot disagree.
+//! The verdict is not computed here: it is that of the link selection of `get`, so that the two cannot disagree.
 
 use std::path::Path;
 
@@ -18,37 +18,37 @@ use crate::args::LinksArgs;
 use crate::output::print_result;
 use crate::{CliError, ConfigFile};
 
-/// One interface, as shown. Serialises to one element of `--json` (see `docs/json.md`).
+/// One interface of the output. Serialises to one element of `--json` (see `docs/json.md`).
 #[derive(Serialize)]
 struct LinkRow {
-    /// What the system says.
+    /// Properties that the system reports.
     #[serde(flatten)]
     interface: Interface,
-    /// Whether `marline get` would use it now.
+    /// Whether `marline get` would use the link now.
     used: bool,
-    /// Why it is not used, or under which condition it is; empty when there is nothing to say.
+    /// Why the link is not used, or the condition under which it is; may be empty.
     explanation: String,
-    /// The most bytes of one run, from the configuration.
+    /// Most bytes that one run may use, from the configuration.
     budget_bytes: Option<u64>,
-    /// The most per second, from the configuration, in 10^6 bit/s.
+    /// Rate limit from the configuration, in 10^6 bit/s.
     rate_limit_mbps: Option<f64>,
 }
 
-/// Shows the links.
+/// Prints the links.
 pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), CliError> {
     let file = ConfigFile::read(config)?;
     let survey = list_interfaces().map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
     let choice = LinkSelection::Auto { bypass_vpn: args.bypass_vpn, configured: file.described_links() };
     let (selected, vpn) = match choose_links(&survey, &choice, &MeteredHints::query(&survey)) {
         Ok(selection) => (selection.links, selection.vpn_note),
-        // That there is none is what the table then shows.
+        // Without a usable link the table still lists all interfaces and their reasons.
         Err(LinksError::NoLink { .. }) => (Vec::new(), None),
         Err(error) => return Err(CliError::new(CliError::NETWORK, error.to_string())),
     };
     let rows = rows(&survey, &selected);
     if args.json {
         let text = serde_json::to_string_pretty(&rows)
-            .map_err(|error| CliError::failed(format!("the links cannot be written as JSON: {error}")))?;
+            .map_err(|error| CliError::failed(format!("cannot write the links as JSON: {error}")))?;
         print_result(&(text + "\n"))?;
     } else {
         let mut text = table(&rows);
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), CliErro
     Ok(())
 }
 
-/// The chosen ones first, in the order of their use; then the others, in the kernel's.
+/// Rows of the output: the selected links in their order of use, then the other interfaces in the order of the kernel.
 fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<LinkRow> {
     let mut rows = Vec::new();
     for (interface, profile) in selected {
@@ -76,12 +76,13 @@ fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<Li
             rate_limit_mbps: profile.rate_limit.map(|limit| limit.as_mbps_f64()),
         });
     }
+    // `Usable` interfaces that were not selected can only be the VPN that is bypassed.
     for interface in &survey.interfaces {
         if selected.iter().any(|(selected_interface, _)| selected_interface.index == interface.index) {
             continue;
         }
         let explanation = match &interface.usability {
-            Usability::Usable => "it is the VPN that is bypassed".into(),
+            Usability::Usable => "it is the VPN that --bypass-vpn bypasses".into(),
             Usability::Unused(reason) => reason.to_string(),
         };
         rows.push(LinkRow {
@@ -95,7 +96,7 @@ fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<Li
     rows
 }
 
-/// Columns as wide as their widest word, the reason last because it is a sentence.
+/// Formats the rows as a table. The reason is the last column because it is a sentence.
 fn table(rows: &[LinkRow]) -> String {
     let mut cells: Vec<[String; 5]> = vec![["LINK", "KIND", "METERED", "ADDRESS", "USED"].map(Into::into)];
     for row in rows {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn each_interface_has_a_line_with_the_reason() {
+    fn the_table_has_a_line_with_the_reason_for_each_interface() {
         assert_eq!(
             table(&example()),
             "LINK     KIND  METERED  ADDRESS    USED\n\
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_says_the_same_as_data() {
+    fn the_json_output_has_the_same_links() {
         let json = serde_json::to_value(example()).unwrap();
         assert_eq!(json[0]["name"], "wwan0");
         assert_eq!(json[0]["used"], true);

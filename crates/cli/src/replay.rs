@@ -1,13 +1,12 @@
-//! `marline replay`: runs the decisions of a recorded run (a download, a stream, MPTCP's policy) again and proves that
-//! they come out the same.
+//! `marline replay`: feeds the inputs of a decision log to the machine of this version and compares the decisions.
 //!
-//! A log of `--trace` goes in, one JSON object a line (`docs/replay-log.md`); one line comes out: how much was equal,
-//! or the first line that was not.
+//! The log comes from `--trace` of a download, a stream, `marline paths` or `marline accel` (`docs/replay.md`). The result
+//! is one line: the number of equal decisions, or the first line of the log that differs.
 //!
-//! 1. The log is read line by line and never held: a log of any length needs one line of memory.
-//! 2. A last line without a line end is where the run was killed; everything before it still counts.
-//! 3. Anything else that cannot be read is damage, shown with its line; the exit code is that of a difference.
-//! 4. A log of another version is replayed all the same: whether that version decided otherwise is the question.
+//! 1. Only one line is in memory at a time, so a log may have any length.
+//! 2. A last line without a line end means that the run was killed; everything before it is compared.
+//! 3. Any other invalid line is reported as damage with its line number. The exit code is the same as for a difference.
+//! 4. A log of another version is accepted: the purpose may be to find out whether that version decided differently.
 
 use std::io::BufRead;
 
@@ -23,20 +22,20 @@ use crate::CliError;
 use crate::args::ReplayArgs;
 use crate::decision_log::{self, LogReader, LogRecord, MachineConfig, MachineInput, MachineOutput};
 
-/// How a replay went.
+/// Result of a replay without differences.
 #[derive(Debug, PartialEq, Eq)]
 struct ReplayResult {
-    /// Records fed.
+    /// Records that were read.
     records: u64,
     /// Decisions that were compared.
     outputs: u64,
-    /// The version that wrote the log.
+    /// Version of marline that wrote the log.
     version: String,
-    /// The line at which the log breaks off.
+    /// Number of the incomplete last line, if there is one.
     truncated_at: Option<u64>,
 }
 
-/// Replays the file and says how it went.
+/// Replays the file and prints the result.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let name = args.file.display();
     let comparison = replay(decision_log::open(&args.file)?);
@@ -46,12 +45,12 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
         text += &format!(", written by version {}", comparison.version);
     }
     if let Some(line) = comparison.truncated_at {
-        text += &format!("; the log breaks off in line {line} (the run was killed)");
+        text += &format!("; the log is truncated at line {line} (the run was killed)");
     }
     crate::output::print_result(&(text + "\n"))
 }
 
-/// Feeds every line; the first trouble ends it with its line number, counted from 1.
+/// Replays every line of the log. An error has the number of the first wrong line, counted from 1.
 fn replay(log: impl BufRead) -> Result<ReplayResult, (u64, String)> {
     let mut log = LogReader::new(log);
     let mut replayer: Option<Replayer<RecordedMachine>> = None;
@@ -77,11 +76,11 @@ fn feed(replayer: &mut Replayer<RecordedMachine>, record: LogRecord, line: u64) 
         };
         let logged = describe(difference.logged, "no further decision here");
         let replayed = describe(difference.actual, "nothing");
-        (line, format!("different: the log has {logged}, this version does {replayed}"))
+        (line, format!("different: the log has {logged}, this version decides {replayed}"))
     })
 }
 
-/// The machine that wrote the log. A download speaks as a stream does that says nothing of its own.
+/// Machine of the kind that wrote the log. Inputs and decisions of a download are wrapped in those of a stream.
 enum RecordedMachine {
     Fetch(Box<Fetch>),
     Stream(Box<Stream>),
@@ -111,7 +110,7 @@ impl Machine for RecordedMachine {
             (Self::Stream(stream), MachineInput::Stream(input)) => stream.handle(now, input),
             (Self::Paths(paths), MachineInput::Paths(input)) => paths.handle(now, input),
             (Self::Accel(accel), MachineInput::Accel(input)) => accel.handle(now, input),
-            // No log has a line of another machine: reading it has failed before.
+            // Unreachable: the reader rejects records of another machine.
             _ => {}
         }
     }
@@ -154,7 +153,7 @@ mod tests {
     use marline_core::{accel, fetch, paths};
     use std::io::BufReader;
 
-    /// The log of a run on one link that is up, with what the machine really does.
+    /// Log of a download with one link that is up, with the decisions that the machine makes.
     fn log() -> Vec<String> {
         log_of(MachineConfig::Fetch(Box::default()))
     }
@@ -195,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn a_streams_log_replays_equal_too() {
+    fn the_log_of_a_stream_replays_equal() {
         let config = stream::Config { policy: stream::Policy::GreenbagE, ..stream::Config::default() };
         let equal = replay_lines(&log_of(MachineConfig::Stream(Box::new(config)))).unwrap();
         assert!(equal.outputs > 0);
     }
 
     #[test]
-    fn a_log_of_mptcps_policy_replays_equal_too() {
+    fn the_log_of_the_path_manager_replays_equal() {
         let model =
             Model::new("none", std::collections::BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
         let config = paths::Config::new(model, Vec::new());
@@ -213,12 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_the_accelerator_replays_equal_too() {
+    fn the_log_of_the_accelerator_replays_equal() {
         let config = accel::Config::new(LinkId(0), None);
         let outgoing = accel::Input::Leaving(accel::Bytes(vec![0x45, 0, 0, 1]));
         let equal =
             replay_lines(&log_with(MachineConfig::Accel(Box::new(config)), MachineInput::Accel(outgoing))).unwrap();
-        assert!(equal.outputs > 0, "what is not understood leaves as it came");
+        assert!(equal.outputs > 0, "packets that cannot be parsed are forwarded unchanged");
     }
 
     #[test]
@@ -258,11 +257,11 @@ mod tests {
             replay_lines(&lines).unwrap_err()
         };
         for (at, text, line, says) in [
-            (0, "not json\n", 1, "this is no log of marline"),
+            (0, "not json\n", 1, "not a decision log of marline"),
             (0, "", 1, "does not begin with its version"),
             (1, "{\"log\":\"in\",\"at\":0}\n", 2, "the log is damaged: missing field `input`"),
             (1, "\u{0}\u{0}\n", 2, "the log is damaged"),
-            (1, &good[0], 2, "a second beginning"),
+            (1, &good[0], 2, "a second start record"),
             (1, "{\"log\":\"in\",\"at\":-5,\"input\":{}}\n", 2, "the log is damaged"),
         ] {
             let (found, what) = replay_damaged(at, text);
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_breaks_off_counts_up_to_there() {
+    fn a_truncated_log_is_replayed_up_to_its_last_complete_line() {
         let mut lines = log();
         let last = lines.last_mut().unwrap();
         last.truncate(last.len() / 2);
@@ -282,8 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_refused_before_it_fills_the_memory() {
+    fn an_endless_line_is_rejected_at_the_size_limit() {
         let endless = BufReader::new(std::io::repeat(b'x'));
-        assert!(replay(endless).unwrap_err().1.contains("no log of marline"));
+        assert!(replay(endless).unwrap_err().1.contains("not a decision log of marline"));
     }
 }

@@ -114,7 +114,7 @@ fn clocks_and_certificates_of_a_relay() {
     for (name, reason, remedy) in [
         ("early", "not-valid-yet", "the clock of this machine may be behind"),
         ("late", "expired", "the relay has to renew its certificate"),
-        ("gone", "revoked", "another relay has to be named"),
+        ("gone", "revoked", "use another relay"),
         ("elsewhere", "wrong-name", "the relay's certificate is for other names"),
     ] {
         let relay = place.relay(name, "");
@@ -219,12 +219,12 @@ fn a_relay_that_is_full_or_drains() {
 fn addresses_where_no_relay_answers() {
     let place = Place::new();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    place.fails(&closed.to_string(), "", "refused", "nothing listens there: start the relay");
+    place.fails(&closed.to_string(), "", "refused", "no process listens on this port: start the relay");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    place.fails(&silent.local_addr().unwrap().to_string(), "", "silent", "nothing comes back");
+    place.fails(&silent.local_addr().unwrap().to_string(), "", "silent", "the relay does not respond");
     for (answer, reason, remedy) in [
         (&b"HTTP/1.1 302 Found\r\n\r\n"[..], "wrong-server", "captive portal"),
-        (b"", "closed", "cut the connection"),
+        (b"", "closed", "closed the connection"),
     ] {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = other.local_addr().unwrap().to_string();
@@ -261,7 +261,7 @@ fn a_host_without_a_route() {
     }
     let mut command = Command::new("unshare");
     let mut edge = Running::of(command.args(["--net", "sh", "-c", &script]).current_dir(place.path()));
-    place.expect(&mut edge, "run-unreachable", "unreachable", "no route leads there");
+    place.expect(&mut edge, "run-unreachable", "unreachable", "no route to the address");
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
             }
             let is_carried = tunnel(edge.address, place.server).0 == STANDS;
             assert_eq!(is_carried, code == "direct");
-            edge.line_with(&format!("new flows {refusal}: no relay can be had"));
+            edge.line_with(&format!("new flows {refusal}: no relay is available"));
             let status = marline(place.path(), &format!("edge status --json --run-dir {run}"));
             let status: Value = serde_json::from_slice(&status.stdout).unwrap();
             assert_eq!(status["without_relay"], code, "{status:#}");
@@ -295,7 +295,7 @@ fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
             assert_eq!([&flows["direct"], &flows["failed"], &flows["refused"]], counts.map(Value::from).each_ref());
             let shown = marline(place.path(), &format!("edge status --run-dir {run}"));
             let shown = String::from_utf8(shown.stdout).unwrap();
-            assert!(shown.contains(&format!("no relay can be had: new flows {refusal}")), "{shown}");
+            assert!(shown.contains(&format!("no relay is available: new flows {refusal}")), "{shown}");
         }
     }
 }

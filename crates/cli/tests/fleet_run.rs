@@ -103,10 +103,13 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     assert_eq!((empty["relays"].as_array().unwrap().len(), empty["edges"].as_array().unwrap().len()), (0, 0));
     let table = service.ask(&home, &["status"]);
     let table = String::from_utf8(table.stdout).unwrap();
-    assert!(table.starts_with("fleet matches, epoch 1, store ca/fleet.redb\n\nrelay  state  free"), "{table}");
+    assert!(
+        table.starts_with("fleet is the leader, epoch 1, store ca/fleet.redb\n\nrelay  state  free"),
+        "{table}"
+    );
     let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
     assert!(drained.status.success());
-    assert!(String::from_utf8(drained.stderr).unwrap().contains("fra-1 has not announced itself"));
+    assert!(String::from_utf8(drained.stderr).unwrap().contains("relay fra-1 is not connected"));
     // Another one with the same store does not begin, however often it is tried, nor does one at the same address; and it leaves
     // nothing on the list of what was issued.
     let issued = || std::fs::read_to_string(home.0.path().join("ca/issued.jsonl")).unwrap();
@@ -190,7 +193,10 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
     let service = &status(&second)["service"];
     assert_eq!((service["region"].as_str(), service["store"].as_str()), (Some("north"), Some(store.as_str())));
     let shown = String::from_utf8(second.ask(&home, &["status"]).stdout).unwrap();
-    assert!(shown.starts_with(&format!("fleet answers, {matcher} matches, epoch 1, region north, ")), "{shown}");
+    assert!(
+        shown.starts_with(&format!("fleet responds, {matcher} is the leader, epoch 1, region north, ")),
+        "{shown}"
+    );
     assert!(second.ask(&home, &["drain", "fra-1"]).status.success());
     first.end(Signal::KILL);
     until("the second one matches", || status(&second)["service"]["epoch"] == 2);
@@ -204,9 +210,9 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
     until("that the store is gone is said", || status(&third)["service"]["error"].is_string());
     until("nobody matches", || !third.ask(&home, &["status"]).status.success());
     let shown = String::from_utf8(third.ask(&home, &["status"]).stdout).unwrap();
-    assert!(shown.contains("nobody is known to match") && shown.contains(&format!("trouble: {store}")), "{shown}");
+    assert!(shown.contains("the leader is unknown") && shown.contains(&format!("error: {store}")), "{shown}");
     let (code, rest) = third.end(Signal::TERM);
-    assert!(code == Some(0) && rest.contains("the service goes on") && !rest.contains("hunter"), "{rest}");
+    assert!(code == Some(0) && rest.contains("the service continues") && !rest.contains("hunter"), "{rest}");
 }
 
 #[test]
@@ -299,7 +305,7 @@ fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
     let drain = || {
         let output = service.ask(&home, &["drain", "fra-1"]);
         assert!(output.status.success(), "it is done in any case");
-        String::from_utf8(output.stderr).unwrap().contains("does not outlast the service")
+        String::from_utf8(output.stderr).unwrap().contains("the drain is lost when the service restarts")
     };
     token("cam-1");
     assert!(!drain());
@@ -315,7 +321,7 @@ fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
     let enrolled = enrol("cam-1");
     assert!(enrolled.status.success(), "{}", String::from_utf8_lossy(&enrolled.stderr));
     let (code, rest) = service.end(Signal::TERM);
-    let said = rest.lines().filter(|line| line.contains("the service goes on")).count();
+    let said = rest.lines().filter(|line| line.contains("the service continues")).count();
     assert_eq!((code, said), (Some(0), 1), "{rest}");
 }
 
@@ -331,7 +337,7 @@ fn only_operators_ask() {
             .success()
     );
     let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 64);
-    assert!(said.contains("it is the certificate of marline://edge/cam-7, and not of an operator"), "{said}");
+    assert!(said.contains("certificate of marline://edge/cam-7, but that of an operator is needed"), "{said}");
     let url = service.url.clone();
     assert_eq!(service.end(Signal::INT).0, Some(0));
     let said = home.refused(&["fleet", "status", "--fleet", &url, "--certificate", "ann.pem"], 69);
@@ -345,15 +351,15 @@ fn what_is_written_wrongly_costs_nothing() {
     home.secret("open", b"hunter2\n");
     std::fs::set_permissions(home.0.path().join("open"), std::fs::Permissions::from_mode(0o640)).unwrap();
     for (words, expected) in [
-        (&["0.0.0.0:0"][..], "say by --address"),
+        (&["0.0.0.0:0"][..], "set the public address for the certificate with --address"),
         (
             &["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "open"],
-            "open: others than its owner may read it (mode 0640): chmod 600",
+            "open: users other than its owner may read it (mode 0640): chmod 600",
         ),
         (&["127.0.0.1:0", "--burst-headroom", "100%"], "--burst-headroom 100%"),
         (&["127.0.0.1:0", "--window", "5s"], "--window"),
         (&["127.0.0.1:0", "--reallocation-interval", "1s"], "--reallocation-interval"),
-        (&["127.0.0.1:0", "--certificate", "ann.pem"], "and not of a fleet's service"),
+        (&["127.0.0.1:0", "--certificate", "ann.pem"], "but that of a fleet service is needed"),
         (&["127.0.0.1:0", "--certificate", "absent.pem"], "absent.pem"),
         (&["127.0.0.1:0", "--store", "redis://:hunter2@a"], "--store-password-file"),
         (&["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "absent"], "absent: "),

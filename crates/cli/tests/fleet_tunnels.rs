@@ -118,7 +118,7 @@ fn a_relay_that_cannot_be_reached_is_reported_at_the_start_and_when_it_is_there(
         );
         let mut edge = Running::start(dir.path(), &words);
         let said = edge.line_with("cannot be used: ");
-        assert!(said.contains("refused") && said.contains("it is tried again"), "{said}");
+        assert!(said.contains("refused") && said.contains("the edge keeps trying"), "{said}");
         let status = marline(dir.path(), "edge status --run-dir run2");
         assert!(String::from_utf8_lossy(&status.stdout).contains("cannot be used: "), "{status:?}");
         if !relays.contains("localhost") {
@@ -249,7 +249,7 @@ fn keys_that_others_may_read_are_refused() {
         let said = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(64), "{said}");
         assert!(
-            said.contains(&format!("{key}: others than its owner may read it (mode 0644): chmod 600")),
+            said.contains(&format!("{key}: users other than its owner may read it (mode 0644): chmod 600")),
             "{said}"
         );
     }
@@ -261,7 +261,11 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
     for (words, code, said) in [
         ("relay --certificate r1.pem", 64, "--listen"),
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --revoked none.pem", 64, "none.pem: no such file"),
-        ("relay --listen 127.0.0.1:0 --certificate e1.pem --revoked ca/revoked.pem", 64, "and not of a relay"),
+        (
+            "relay --listen 127.0.0.1:0 --certificate e1.pem --revoked ca/revoked.pem",
+            64,
+            "but that of a relay is needed",
+        ),
         ("relay --listen 127.0.0.1:0 --certificate none.pem --revoked ca/revoked.pem", 64, "none.pem"),
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-port 0", 64, "is not a port"),
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-net 10.0.0.0/33", 64, "is no network"),
@@ -277,8 +281,8 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
             "--announce a.example:1: the certificate of marline://relay/r1 is for other names and addresses",
         ),
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is not a position"),
-        ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "and not of an edge"),
-        ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "after the colon stands a port"),
+        ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "but that of an edge is needed"),
+        ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "the text after the colon is not a port"),
         ("edge --certificate e1.pem", 64, "--relay"),
         ("edge --relay 127.0.0.1", 64, "--certificate"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --fleet ftp://x", 64, "--fleet: ftp://x"),
@@ -286,9 +290,17 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         ("edge --relay 127.0.0.1 --certificate e1.pem --goal cost", 64, "latency, energy or metered-bytes"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --origin a:80", 64, "--fleet"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --revoked none.pem", 64, "none.pem: no such file"),
-        ("edge --relay 127.0.0.1 --certificate none.pem", 64, "none.pem: no such file; `marline fleet enroll` or"),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --key none.key", 64, "none.key: no such file; name the"),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --fleet-ca none.pem", 64, "authority's certificate by --ca"),
+        (
+            "edge --relay 127.0.0.1 --certificate none.pem",
+            64,
+            "none.pem: no such file; create it with `marline fleet enroll` or",
+        ),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --key none.key", 64, "none.key: no such file; set the key"),
+        (
+            "edge --relay 127.0.0.1 --certificate e1.pem --fleet-ca none.pem",
+            64,
+            "certificate of the authority with --ca",
+        ),
         ("edge status --run-dir .", 1, "no marline edge daemon runs in this network namespace"),
     ] {
         let out = marline(dir.path(), words);

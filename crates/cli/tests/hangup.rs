@@ -106,7 +106,7 @@ fn the_fleets_service_goes_on() {
     must(dir, "fleet ca issue operator ann --ca-dir ca --out .");
     let mut service = Running::start(dir, "fleet run --ca-dir ca --listen 127.0.0.1:0");
     service.signal("-HUP");
-    service.line_with("SIGHUP: authorities and the revocation list are read again");
+    service.line_with("SIGHUP: authorities and revocation list reloaded");
     let list = std::fs::read(dir.join("ca/revoked.pem")).unwrap();
     std::fs::write(dir.join("ca/revoked.pem"), "damaged").unwrap();
     service.signal("-HUP");
@@ -214,7 +214,7 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     assert!(!status("ann").status.success());
     std::fs::write(dir.join("ca-2/ca.pem"), &both).unwrap();
     service.signal("-HUP");
-    service.line_with("SIGHUP: authorities and the revocation list are read again");
+    service.line_with("SIGHUP: authorities and revocation list reloaded");
     let ann = status("ann");
     assert!(ann.status.success(), "{}", String::from_utf8_lossy(&ann.stderr));
     let bob = status("bob");
@@ -279,8 +279,7 @@ fn daemons_without_certificates_say_that_nothing_is_read_again() {
         }
         for _ in 0..2 {
             kill("-HUP");
-            until("SIGHUP: there is nothing to read again")
-                .unwrap_or_else(|all| panic!("{words} has ended: {all}"));
+            until("SIGHUP: nothing to reload").unwrap_or_else(|all| panic!("{words} has ended: {all}"));
         }
         kill("-TERM");
         daemon.wait().unwrap();
@@ -297,7 +296,7 @@ paths
 state >while; cmp -s before while && echo "nothing was changed"
 for n in 1 2; do
     kill -HUP $daemon
-    until [ $(grep -c "SIGHUP: there is nothing to read again" paths.log) = $n ]; do sleep 0.05; kill -0 $daemon; done
+    until [ $(grep -c "SIGHUP: nothing to reload" paths.log) = $n ]; do sleep 0.05; kill -0 $daemon; done
 done
 state >after; diff while after && echo "as before the signal"
 carried 2000000 "" wan1 wan2

@@ -226,7 +226,7 @@ fn what_cannot_be_run_ends_as_in_a_shell_and_what_is_written_wrongly_before_anyt
         (&["run", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
         (&["run", "--", "/etc"], 126, "/etc: "),
         (&["run"], 64, "<COMMAND>"),
-        (&["run", "--", ""], 64, "say which command to run"),
+        (&["run", "--", ""], 64, "missing command to run"),
         (&["run", "--no-such-option", touch[0], touch[1]], 64, "--no-such-option"),
         (&["run", "--congestion", "", "--", touch[0], touch[1]], 64, "is no congestion control"),
         (
@@ -255,7 +255,7 @@ fn within_another_run_the_command_just_runs() {
     assert_eq!((heard(&output).as_str(), said(&output).as_str()), ("inside\n", ""));
     let output = run(&[inner, "run", "--congestion", "cubic", "--", "echo", "inside"]).output().unwrap();
     assert_eq!((output.status.code(), heard(&output).as_str()), (Some(1), ""));
-    assert!(said(&output).contains("the outer `marline run` decides"), "{}", said(&output));
+    assert!(said(&output).contains("an outer `marline run` already controls"), "{}", said(&output));
 }
 
 /// The processes of this name that were started with `MARLINE_TEST=mark`, and their parents.

@@ -1,8 +1,9 @@
-//! Where each answer's bytes belong: the way from a socket's buffer to the store.
+//! Writes body bytes from the socket's buffer to the store, at the offset of their response.
 //!
-//! A stream holds no more than its window, and an answer without an end of its own does not know of it. So such an
-//! answer is read only as far as there is room; then its sender waits, as TCP lets it. An answer that ends within the
-//! window is never held up: those before it may need its connection.
+//! The reorder buffer of a stream holds no more than its window, and a response without a known end may exceed it.
+//! Such a response is read only as far as the window has capacity. Then its bytes stay in the kernel, and TCP flow
+//! control stops the sender. A response that ends within the window is never held up, because earlier bytes may
+//! need its connection.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +14,21 @@ use marline_net::http::Sink;
 use super::html_page;
 use crate::store::{Store, StoreError};
 
-/// The store, and the offset at which each accepted answer goes on.
+/// The store, and the write offset of each accepted response.
 #[derive(Debug)]
 pub(super) struct BodySink {
     pub(super) store: Store,
     cursors: BTreeMap<ReqId, WriteCursor>,
-    /// The first bytes of the resource, as far as they came in order.
+    /// The first bytes of the file, as far as they have arrived in order (used to recognize HTML pages).
     pub(super) prefix: Vec<u8>,
     error: Option<StoreError>,
 }
 
-/// Where an accepted answer goes on.
+/// Write position of an accepted response.
 #[derive(Debug)]
 struct WriteCursor {
     offset: u64,
-    /// One past its last byte, where that was said.
+    /// One past its last byte; none: unknown.
     end: Option<u64>,
 }
 
@@ -36,13 +37,13 @@ impl BodySink {
         Self { store, cursors: BTreeMap::new(), prefix: Vec::new(), error: None }
     }
 
-    /// The body of this answer belongs at `at` onwards, and is of no more bytes than `len`.
+    /// Accepts the body of a response: it begins at offset `at` and has at most `len` bytes.
     pub(super) fn accept(&mut self, req: ReqId, at: u64, len: Option<DataSize>) {
         let end = len.map(|len| at.saturating_add(len.bytes()));
         self.cursors.insert(req, WriteCursor { offset: at, end });
     }
 
-    /// How many bytes of this answer may be read now; none: all that come.
+    /// The number of bytes of this response that may be read now; none: no limit.
     pub(super) fn readable(&self, req: ReqId) -> Option<DataSize> {
         let window = self.store.window()?;
         let limit = self.store.consumed().saturating_add(window.bytes());
@@ -53,12 +54,12 @@ impl BodySink {
         Some(DataSize::from_bytes(limit.saturating_sub(cursor.offset).saturating_sub(MAX_OVERSHOOT)))
     }
 
-    /// Nothing more is taken of this answer.
+    /// Discards further bytes of this response.
     pub(super) fn forget(&mut self, req: ReqId) {
         self.cursors.remove(&req);
     }
 
-    /// What went wrong since the last call.
+    /// The first error since the last call.
     pub(super) fn take_error(&mut self) -> Option<StoreError> {
         self.error.take()
     }
@@ -71,6 +72,7 @@ impl Sink for BodySink {
             let more = (html_page::SNIFF_LEN - self.prefix.len()).min(bytes.len());
             self.prefix.extend_from_slice(&bytes[..more]);
         }
+        // The sink cannot return an error. It is kept until the driver takes it, before it processes the event.
         if let Err(error) = self.store.write(cursor.offset, bytes) {
             self.error.get_or_insert(error);
         }
@@ -78,8 +80,8 @@ impl Sink for BodySink {
     }
 }
 
-/// How much more than it was told a connection may deliver at a time: the rest of a frame of HTTP/2, which has at most
-/// 16 KiB as long as no more is offered (RFC 9113 §4.2).
+/// Bytes that a connection may deliver beyond its limit: the rest of an HTTP/2 frame, which has at most 16 KiB
+/// unless a larger SETTINGS_MAX_FRAME_SIZE is advertised (RFC 9113 §4.2).
 const MAX_OVERSHOOT: u64 = 16 * 1024;
 
 #[cfg(test)]
@@ -90,8 +92,8 @@ mod tests {
     use crate::store::{Opened, STREAM_WINDOW};
 
     #[test]
-    fn an_answer_without_an_end_is_read_as_far_as_the_window_goes() {
-        // Any device is a stream; nothing is written to it.
+    fn a_response_without_an_end_is_read_up_to_the_window() {
+        // Any device is opened as a stream. The test writes nothing to it.
         let Opened { store, .. } = Store::open(Path::new("/dev/zero"), &[]).unwrap();
         let mut place = BodySink::new(store);
         let (open, short, long) = (ReqId(0), ReqId(1), ReqId(2));

@@ -1,9 +1,10 @@
-//! How a server is reached: through which proxy, and over which version of IP.
+//! How servers are reached: directly or through a proxy, over IPv4 or IPv6.
 //!
-//! 1. The user names a proxy, so it may have any address. What the proxy is asked for has to pass the address guard: a
-//!    redirect does not lead to this machine or to a private network through a proxy either. A name that the proxy
-//!    resolves cannot be checked here; `localhost` can.
-//! 2. With `socks5://` the name is resolved over the link, and the proxy gets an address that has passed the guard.
+//! 1. The user names the proxy, so it may have any address. The target that the proxy connects to must pass the
+//!    egress policy: a redirect must not lead to this host or to a private network through a proxy either. A name
+//!    that the proxy resolves cannot be checked here, except `localhost`.
+//! 2. With `socks5://` the name is resolved over the link, and the proxy gets an address that the egress policy
+//!    allows.
 
 use std::net::IpAddr;
 
@@ -16,16 +17,16 @@ use url::{Host, Url};
 
 use super::connections::DNS_TIMEOUT;
 
-/// How servers are reached.
+/// Options for opening connections.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// Which URLs go through which proxy.
+    /// Decides which proxy a URL uses.
     pub proxies: ProxyRules,
-    /// The only version of IP to use; none: both. Behind a proxy it is the version that is spoken to the proxy.
+    /// The only IP version to use; none: both. With a proxy, it applies to the connection to the proxy.
     pub ip_version: Option<IpVersion>,
 }
 
-/// A version of IP.
+/// Version of the Internet Protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IpVersion {
     /// IPv4.
@@ -52,15 +53,15 @@ impl IpVersion {
 }
 
 impl ConnectOptions {
-    /// Whether what is connected to for this URL is on this very machine, where no link leads.
+    /// Whether the connection for this URL (to the server or its proxy) ends on this host, where no link leads.
     pub(super) fn is_local(&self, url: &Url) -> bool {
         self.proxies.proxy_for(url).map_or_else(|| is_loopback_url(url), |proxy| proxy.is_local())
     }
 
-    /// The addresses that may be used.
+    /// The addresses of the allowed IP version.
     ///
     /// # Errors
-    /// There are some, but none of the version that the user wants.
+    /// None of the given addresses has the required version.
     pub(super) fn filter_addresses(
         &self,
         host: &str,
@@ -76,15 +77,16 @@ impl ConnectOptions {
     }
 }
 
-/// Why a proxy is not asked.
+/// Why no target could be determined for a proxy.
 pub(super) enum TunnelTargetError {
     /// The name has no address.
     Dns(ResolveError),
-    /// What led to the host may not lead there.
+    /// The egress policy does not allow the host.
     Forbidden(ConnError),
 }
 
-/// What to ask the proxy for, so that a URL's host is reached: a tunnel; none: requests in absolute form need none.
+/// The tunnel to request from the proxy for a URL; none: the proxy gets requests in absolute form and needs no
+/// tunnel.
 pub(super) async fn tunnel_to(
     proxy: &Proxy,
     url: &Url,
@@ -104,11 +106,14 @@ pub(super) async fn tunnel_to(
         Some(Host::Ipv4(address)) => check(address.into()).map(|()| host.clone())?,
         Some(Host::Ipv6(address)) => check(address.into()).map(|()| host.clone())?,
         _ if is_loopback_url(url) => check(IpAddr::from([127, 0, 0, 1])).map(|()| host.clone())?,
+        // The proxy resolves the name (http, socks5h), so there is no address to check.
         _ if proxy.resolves_names() => host.clone(),
         _ => {
             let resolution = resolver.resolve_for(egress.requester(), &host, interface, DNS_TIMEOUT).await;
             let addresses = resolution.map_err(TunnelTargetError::Dns)?.addresses;
             let first = addresses.iter().find(|address| check(**address).is_ok());
+            // Without an allowed address, the check of the first one yields the error. Without any, the proxy
+            // decides.
             match (first, addresses.first()) {
                 (Some(address), _) => address.to_string(),
                 (None, Some(address)) => check(*address).map(|()| host.clone())?,
@@ -150,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_proxy_is_asked_for_what_the_url_names() {
+    fn the_proxy_gets_the_target_of_the_url() {
         let user = EgressPolicy::user();
         for (proxy, url, want) in [
             ("http://p", "http://h.example/f", None),
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_the_wanted_version_are_used() {
+    fn only_addresses_of_the_required_version_are_used() {
         let all: Vec<IpAddr> = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse().unwrap()).to_vec();
         let of = |version| {
             ConnectOptions { ip_version: version, ..ConnectOptions::default() }

@@ -1,11 +1,13 @@
-//! The connections of a run: being dialled or open, and which request is on which.
+//! The connections of a run, being dialed or open, and the requests on them.
 //!
-//! In: orders to connect, ask, accept, cancel and close. Out: one [`Happening`] at a time, for the pump to report.
+//! The driver opens connections, sends requests, accepts or cancels responses and closes connections. Polling a
+//! connection returns one [`SocketEvent`] at a time.
 //!
-//! 1. A name is resolved over the link that will carry the connection, once; a connection that fails asks again next
-//!    time, for the addresses may be what is wrong. None is asked for where the machine names the address.
-//! 2. What is closed is dropped at once, with everything that was on it. Where there is a pool ([`Warm`]), what is
-//!    idle goes there, and comes from there.
+//! 1. A name is resolved over the link that will carry the connection, and the result is cached for the run. After
+//!    a failed connection attempt the next one resolves the name again, because the addresses may be the cause. If
+//!    the machine gives the address, nothing is resolved.
+//! 2. A closed connection is dropped at once, with all its requests. With an [`IdlePool`], idle connections are
+//!    returned to the pool and taken from it.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +35,7 @@ use super::connect_options::{self, ConnectOptions, TunnelTargetError};
 use super::idle_pool::{IdlePool, PoolKey};
 use super::traffic::Traffic;
 
-/// See the [module](self).
+/// All connections of a run; see the [module documentation](self).
 pub(super) struct ConnTable {
     conns: BTreeMap<ConnId, ConnEntry>,
     /// The connection of each request that is not complete.
@@ -41,51 +43,51 @@ pub(super) struct ConnTable {
     dns_cache: BTreeMap<(LinkId, String), Resolution>,
     resolver: Rc<Resolver>,
     trust: TlsContext,
-    /// Idle connections that outlive the run; none: there are no others.
+    /// Idle connections that outlive the run; none: the run shares no connections.
     idle_pool: Option<IdlePool>,
-    /// Where what is sent is counted; none: nowhere.
+    /// Counts sent bytes per link; none: they are not counted.
     traffic: Option<Rc<Traffic>>,
-    /// Whether connections ask for MPTCP.
+    /// Whether new connections request MPTCP.
     pub(super) mptcp: bool,
-    /// How servers are reached.
+    /// Proxies and IP version for new connections.
     pub(super) connect_options: ConnectOptions,
-    /// How long the proxy has been silent over each link.
+    /// For each link, how long the proxy has been unresponsive.
     proxy_timers: BTreeMap<LinkId, ProxyResponseTimer>,
     read_buffer: Vec<u8>,
 }
 
-/// A connection and what it is for.
+/// A connection with what is needed to open another one like it.
 struct ConnEntry {
     link: LinkId,
     url_id: UrlId,
-    /// Whose name is looked up: the URL's host, or the proxy.
+    /// The name that is resolved: the URL's host, or the proxy's.
     dns_name: String,
-    /// Where it leads, and over what, for another one like it.
+    /// The URL for which it was opened, and below the address and the interface.
     url: Url,
     fixed_addr: Option<IpAddr>,
     interface: Option<Interface>,
     egress: EgressPolicy,
-    /// It leads to this proxy, or through it.
+    /// The proxy that it leads to or through.
     proxy: Option<Proxy>,
-    /// It was told that it is over.
+    /// Whether it was reported as closed, or cannot be used for another request.
     is_closed: bool,
     state: ConnState,
 }
 
 enum ConnState {
-    /// Whether the name is known by now, and the rest.
+    /// Whether the name is resolved by now, and the attempt itself.
     Dialing(Rc<Cell<bool>>, Pin<Box<dyn Future<Output = DialOutcome>>>),
     Open(Box<Connection>),
 }
 
-/// The name's addresses, if they were looked up, and the connection.
+/// The addresses, if they were newly resolved, and the connection.
 type DialOutcome = (Option<Resolution>, Result<Connection, DialError>);
 
-/// Why a connection never stood.
+/// Why a connection could not be opened.
 #[derive(Debug)]
 pub(super) struct DialError {
     pub(super) error: ConnError,
-    /// Somebody who knows says that there is no such name: asking again would not help.
+    /// Whether an authoritative answer denies the name: another query would not help.
     pub(super) is_name_denied: bool,
 }
 
@@ -100,32 +102,32 @@ impl DialError {
     }
 }
 
-/// What happened on a connection.
+/// An event of one connection.
 pub(super) enum SocketEvent {
-    /// It stands.
+    /// The connection is open.
     Open {
-        /// How requests share it.
+        /// Determines how requests share the connection.
         protocol: Protocol,
-        /// From SYN to SYN-ACK.
+        /// Time from SYN to SYN-ACK.
         handshake: Duration,
-        /// The address where it ends.
+        /// Address of the server or proxy.
         peer: IpAddr,
-        /// Whether it speaks MPTCP.
+        /// Whether the connection uses MPTCP.
         mptcp_status: MptcpStatus,
     },
-    /// It never stood, and is forgotten.
+    /// The connection could not be opened, and is forgotten.
     Failed(DialError),
-    /// It stands, and something came.
+    /// An HTTP event of an open connection.
     Event(Event),
 }
 
 impl ConnTable {
-    /// None yet; `trust` is for `https`.
+    /// An empty table; `trust` is the TLS configuration for `https`.
     pub(super) fn new(trust: TlsContext) -> Self {
         Self::with_shared(trust, Rc::new(Resolver::new()), None)
     }
 
-    /// None yet; names, idle connections and the count of what is sent are shared with other runs.
+    /// An empty table that shares resolved names, idle connections and the count of sent bytes with other runs.
     pub(super) fn with_shared(
         trust: TlsContext,
         resolver: Rc<Resolver>,
@@ -147,8 +149,8 @@ impl ConnTable {
         }
     }
 
-    /// Begins to open a connection, to this address of the URL's host if there is one; without an interface it is bound
-    /// to nothing.
+    /// Starts to open a connection, to address `at` of the URL's host if one is given. Without an interface the
+    /// socket is not bound.
     pub(super) fn connect(
         &mut self,
         conn: ConnId,
@@ -163,10 +165,11 @@ impl ConnTable {
         if let (Some(idle_pool), Some(interface)) = (&self.idle_pool, &interface) {
             idle_pool.on_active(&interface.name);
         }
-        // A run's further connections are opened anew: what stands is for whoever would have to wait.
+        // Only the first connection of a run is taken from the pool, because it saves the user a wait. Further ones
+        // are opened anew.
         let is_first =
             !self.conns.values().any(|entry| PoolKey::for_url(&entry.url, entry.interface.as_ref()) == key);
-        // One of the pool may lead to another address.
+        // With a fixed address the pool is not used: a pooled connection may lead to another address.
         let pool = self.idle_pool.as_ref().filter(|_| at.is_none() && is_first);
         let reused = pool.and_then(|reused| reused.reuse(&key, egress));
         let (url, bound_interface) = (url.clone(), interface.clone());
@@ -175,7 +178,7 @@ impl ConnTable {
                 ConnState::Dialing(Rc::new(Cell::new(true)), Box::pin(std::future::ready((None, Ok(connection)))))
             }
             None => {
-                // An address is no name.
+                // An address needs no name resolution.
                 let is_resolved = Rc::new(Cell::new(at.is_some() || host.parse::<IpAddr>().is_ok()));
                 let dialing = self.dial_future((link, &url, at, egress), interface, Rc::clone(&is_resolved));
                 ConnState::Dialing(is_resolved, Box::pin(dialing))
@@ -196,7 +199,8 @@ impl ConnTable {
         self.conns.insert(conn, entry);
     }
 
-    /// The way to a connection, name and TLS included.
+    /// Opens a connection: name resolution, proxy tunnel, TCP and TLS. The future owns all it needs, so that a
+    /// spare connection may outlive the run.
     fn dial_future(
         &mut self,
         (link, url, at, egress): (LinkId, &Url, Option<IpAddr>, EgressPolicy),
@@ -244,7 +248,8 @@ impl ConnTable {
                     }
                 }
             };
-            // The user has named the proxy.
+            // The user named the proxy, so it may have any address. The policy was applied to the proxy's target
+            // above.
             let egress = if proxy.is_some() { EgressPolicy::user() } else { egress };
             if let Err(error) = egress.check_host(&name, port) {
                 return (None, Err(DialError { error, is_name_denied: false }));
@@ -280,6 +285,8 @@ impl ConnTable {
             let dialed = Connection::dial(dial).await;
             (resolution.filter(|_| is_new), dialed.map_err(|error| DialError { error, is_name_denied: false }))
         };
+        // A failure of the proxy is reported as such: otherwise the origin server would appear to be at fault. A
+        // violation of the egress policy is not the proxy's.
         async move {
             let (resolution, dialed) = dialing.await;
             let attribute = |dial_error: DialError| match &used_proxy {
@@ -292,9 +299,9 @@ impl ConnTable {
         }
     }
 
-    /// Sees to it that beside each busy connection a spare one stands for the next run. HTTP/1.1 cannot take a connection
-    /// back from its answer; HTTP/2 can, but what the server has handed to its kernel by then comes first: half a
-    /// second of a 3 Mbit/s link.
+    /// Ensures that each busy connection has a spare one in the pool for the next run. With HTTP/1.1, a response
+    /// cannot be cancelled without closing the connection. With HTTP/2 it can, but the data that the server has
+    /// already passed to its kernel arrives first: half a second on a 3 Mbit/s link.
     pub(super) fn open_spares(&mut self) {
         let Some(idle_pool) = self.idle_pool.clone() else { return };
         let busy = |entry: &&ConnEntry| matches!(entry.state, ConnState::Open(_)) && !entry.is_closed;
@@ -313,7 +320,7 @@ impl ConnTable {
         }
     }
 
-    /// Looks at one connection. At most `most(link)` body bytes go to the sink.
+    /// Polls one connection. At most `limit(link)` body bytes are passed to the sink.
     pub(super) fn poll_conn(
         &mut self,
         id: ConnId,
@@ -326,6 +333,8 @@ impl ConnTable {
             ConnState::Open(connection) => {
                 let limit = limit(entry.link).min(DataSize::from_bytes(READ_BUFFER_LEN as u64));
                 let mut polled = connection.poll_event(cx, &mut self.read_buffer, sink, limit);
+                // REFUSED_STREAM: after several in a row, the server is used over HTTP/1.1. A served
+                // stream resets the count.
                 if let Poll::Ready(Event::Aborted { error, .. }) = &mut polled
                     && error.kind == ConnErrorKind::StreamRefused
                     && self.trust.on_stream_refused(
@@ -371,6 +380,7 @@ impl ConnTable {
                         SocketEvent::Open { protocol, handshake, peer, mptcp_status }
                     }
                     Err(dial_error) => {
+                        // The cached addresses may be the cause, so the next attempt resolves the name again.
                         self.dns_cache.remove(&name);
                         self.conns.remove(&id);
                         SocketEvent::Failed(dial_error)
@@ -380,7 +390,7 @@ impl ConnTable {
         }
     }
 
-    /// Sends a request on an open connection. False: there is none.
+    /// Sends a request on an open connection. False: the connection is not open.
     pub(super) fn request(&mut self, req: ReqId, conn: ConnId, get: &GetRequest) -> bool {
         let Some(entry) = self.conns.get_mut(&conn) else { return false };
         let ConnState::Open(connection) = &mut entry.state else { return false };
@@ -392,14 +402,14 @@ impl ConnTable {
         true
     }
 
-    /// The body of an answer may flow.
+    /// Lets the body of a response flow.
     pub(super) fn accept(&mut self, req: ReqId, len: Option<DataSize>) {
         if let Some(connection) = self.conn_of(req) {
             connection.accept(req, len);
         }
     }
 
-    /// An answer is not wanted.
+    /// Cancels a request and discards the rest of its response.
     pub(super) fn cancel(&mut self, req: ReqId) {
         if let Some(connection) = self.conn_of(req) {
             connection.cancel(req);
@@ -408,17 +418,17 @@ impl ConnTable {
         if let Some(entry) = conn.and_then(|conn| self.conns.get_mut(&conn))
             && let ConnState::Open(connection) = &entry.state
         {
-            // HTTP/1.1 stops at that answer: nobody else can use the connection.
+            // With HTTP/1.1 the unread response blocks the connection, so it cannot carry another request.
             entry.is_closed |= connection.protocol() == Protocol::Http1;
         }
     }
 
-    /// A request is over.
+    /// Removes a completed request.
     pub(super) fn on_request_done(&mut self, req: ReqId) {
         self.requests.remove(&req);
     }
 
-    /// Drops a connection; gives the requests that were on it.
+    /// Drops a connection and returns its incomplete requests.
     pub(super) fn close(&mut self, conn: ConnId) -> Vec<ReqId> {
         let entry = self.conns.remove(&conn);
         let open_requests: Vec<ReqId> =
@@ -432,7 +442,7 @@ impl ConnTable {
         open_requests
     }
 
-    /// A connection on which nothing is awaited goes to the pool, if there is one.
+    /// Returns a connection without pending requests to the pool, if there is one.
     fn return_to_pool(&self, entry: ConnEntry) {
         if let (Some(idle_pool), ConnState::Open(connection), false) =
             (&self.idle_pool, entry.state, entry.is_closed)
@@ -441,25 +451,25 @@ impl ConnTable {
         }
     }
 
-    /// The link of this interface rests.
+    /// Closes the idle connections of an interface whose link becomes standby.
     pub(super) fn on_standby(&self, interface: &Interface) {
         if let Some(idle_pool) = &self.idle_pool {
             idle_pool.on_standby(&interface.name);
         }
     }
 
-    /// Links have changed: names may mean other addresses now.
+    /// Clears resolved names: after a link change they may resolve to other addresses.
     pub(super) fn clear_dns(&mut self) {
         self.dns_cache.clear();
         self.resolver.clear_cache();
     }
 
-    /// All connections.
+    /// The IDs of all connections, in ascending order.
     pub(super) fn ids(&self) -> Vec<ConnId> {
         self.conns.keys().copied().collect()
     }
 
-    /// What a link is waiting for that has no connection yet but opens one.
+    /// What a link without an open connection is waiting for; none: it has one, or none is being opened.
     pub(super) fn opening_phase(&self, link: LinkId) -> Option<&'static str> {
         let mut phase = None;
         for entry in self.conns.values().filter(|entry| entry.link == link) {
@@ -472,7 +482,8 @@ impl ConnTable {
         phase
     }
 
-    /// The address of an open connection's server; none: a proxy alone knows it.
+    /// Address of an open connection's server; none: the connection leads to a proxy, and only the proxy knows the
+    /// address.
     pub(super) fn server_addr(&self, conn: ConnId) -> Option<IpAddr> {
         let entry = self.conns.get(&conn).filter(|entry| entry.proxy.is_none())?;
         match &entry.state {
@@ -481,28 +492,28 @@ impl ConnTable {
         }
     }
 
-    /// The places for which there are connections.
+    /// The URLs that have connections.
     pub(super) fn url_ids(&self) -> BTreeSet<UrlId> {
         self.conns.values().map(|entry| entry.url_id).collect()
     }
 
-    /// What a connection is for.
+    /// The link and URL of a connection.
     pub(super) fn link_and_url(&self, conn: ConnId) -> Option<(LinkId, UrlId)> {
         self.conns.get(&conn).map(|entry| (entry.link, entry.url_id))
     }
 
-    /// The requests on a connection that are not complete.
+    /// The incomplete requests of a connection.
     pub(super) fn open_requests(&self, conn: ConnId) -> impl Iterator<Item = ReqId> {
         self.requests.iter().filter(move |(_, conn_id)| **conn_id == conn).map(|(req, _)| *req)
     }
 
-    /// Who resolved the name for a link.
+    /// The source of a connection's addresses, such as a name server.
     pub(super) fn dns_source(&self, conn: ConnId) -> Option<String> {
         let entry = self.conns.get(&conn)?;
         self.dns_cache.get(&(entry.link, entry.dns_name.clone())).map(|resolution| resolution.source.to_string())
     }
 
-    /// The paths of connections on which something is awaited.
+    /// Path statistics (TCP_INFO) of connections with incomplete requests.
     pub(super) fn path_samples(&self) -> Vec<(ConnId, LinkId, PathSample)> {
         let has_request = |id: &ConnId| self.requests.values().any(|conn| conn == id);
         let open = self.conns.iter().filter_map(|(id, entry)| match &entry.state {
@@ -512,7 +523,7 @@ impl ConnTable {
         open.collect()
     }
 
-    /// Whether a connection that was asked to speak MPTCP does not.
+    /// Whether a connection that requested MPTCP has fallen back to TCP.
     pub(super) fn has_fallen_back(&self) -> bool {
         let has_fallen_back = |entry: &ConnEntry| matches!(&entry.state, ConnState::Open(c) if c.mptcp_status() == MptcpStatus::FellBack);
         self.mptcp && self.conns.values().any(has_fallen_back)
@@ -527,7 +538,8 @@ impl ConnTable {
 }
 
 impl Drop for ConnTable {
-    /// What is idle is kept for the next run; what is busy is closed, so that nothing of it is in the next one's way.
+    /// Returns idle connections to the pool for the next run. Busy ones are closed, so that their remaining data
+    /// does not delay the next run.
     fn drop(&mut self) {
         for (id, entry) in std::mem::take(&mut self.conns) {
             if self.requests.values().all(|conn_id| *conn_id != id) {
@@ -537,8 +549,8 @@ impl Drop for ConnTable {
     }
 }
 
-/// One buffer for all reads. chosen: larger ones save no system calls below 10 Gbit/s.
+/// Size of the buffer that all reads share. chosen: larger ones save no system calls below 10 Gbit/s.
 const READ_BUFFER_LEN: usize = 256 * 1024;
 pub(super) const DNS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Linux sends four SYNs in this time (RFC 6298 back-off: at 0, 1, 3 and 7 s).
+/// In this time, Linux sends four SYNs (at 0, 1, 3 and 7 s; RFC 6298 back-off).
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);

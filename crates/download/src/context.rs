@@ -1,12 +1,12 @@
-//! What all transfers of a program share: its links, the names that they have resolved, whom it trusts, and the
-//! connections that stand idle.
+//! What all transfers of a program share: links, resolved names, TLS trust, and idle connections.
 //!
-//! In: which links the user wants; what the kernel tells of them. Out: the links for the next transfer, and single
-//! connections over one of them.
+//! A transfer gets its links from here. The proxy also opens single connections over one link.
 //!
-//! 1. Links are surveyed once and followed; a transfer starts with what is known and costs no survey of its own.
-//! 2. When links change, names and idle connections are forgotten: both may be of a network that is left.
-//! 3. A program that runs for long starts without a link, too, and uses the first that comes.
+//! 1. Links are enumerated once and then followed through kernel notifications. A transfer starts with the known
+//!    links, and needs no enumeration of its own.
+//! 2. When links change, resolved names and idle connections are dropped, because both may belong to a network that
+//!    the host has left.
+//! 3. A long-running program starts without any link, too, and uses the first one that appears.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,33 +33,33 @@ use super::idle_pool::{IdlePool, PoolKey};
 use super::traffic::Traffic;
 use super::uplinks::Uplinks;
 
-/// The links, names, trust and idle connections that all transfers of a program share.
+/// State shared by all transfers of a program; see the module documentation.
 pub struct ClientContext {
     selection: Links,
     uplinks: RefCell<Uplinks>,
     pub(super) resolver: Rc<Resolver>,
     trust: RefCell<TlsContext>,
     pub(super) idle_pool: IdlePool,
-    /// What went over the links.
+    /// Byte counters of all links.
     pub traffic: Rc<Traffic>,
-    /// How soon a link answers while it is busy, and when that was seen.
+    /// For each link, the last RTT under load, and when it was measured.
     loaded_rtts: RefCell<BTreeMap<String, (std::time::Instant, Duration)>>,
 }
 
-/// One link as it is now.
+/// One link in its present state.
 #[derive(Clone, Debug)]
 pub struct UplinkStatus {
     pub profile: LinkProfile,
-    /// None: this machine itself.
+    /// None: this host itself.
     pub interface: Option<Interface>,
     pub is_up: bool,
 }
 
 impl ClientContext {
-    /// Finds the links, and the lines that the user should read.
+    /// Finds the links. Also returns the messages for the user.
     ///
     /// # Errors
-    /// When the kernel does not list its interfaces, or the file of authorities cannot be read.
+    /// The kernel does not list its interfaces, or the file of certificate authorities cannot be read.
     pub fn new(selection: Links, ca_file: Option<&Path>) -> Result<(Self, Vec<String>), ClientContextError> {
         let (uplinks, lines) = match Uplinks::find(selection.clone()) {
             Ok(found) => found,
@@ -69,7 +69,8 @@ impl ClientContext {
             Err(why) => return Err(why.into()),
         };
         let mut trust = TlsContext::new(ca_file);
-        // A file that was named is looked at, whether or not it will be needed.
+        // A CA file that the user names is read at once, even if it is never needed: an error should not appear
+        // later.
         if ca_file.is_some() {
             trust.config()?;
         }
@@ -85,7 +86,7 @@ impl ClientContext {
         Ok((context, lines))
     }
 
-    /// Of links that are known already.
+    /// Creates a context from links that are already known.
     pub(super) fn from_uplinks(selection: Links, uplinks: Uplinks, trust: TlsContext) -> Self {
         Self {
             selection,
@@ -98,7 +99,7 @@ impl ClientContext {
         }
     }
 
-    /// Connections for a transfer, which share names and idle connections with the others.
+    /// A connection table for a transfer. It shares resolved names and idle connections with other transfers.
     pub(super) fn connections(&self, trust: TlsContext) -> ConnTable {
         ConnTable::with_shared(
             trust,
@@ -107,7 +108,7 @@ impl ClientContext {
         )
     }
 
-    /// Follows the links and looks after idle connections, for ever.
+    /// Follows link changes and maintains the idle pool. Never returns.
     pub async fn run(&self) {
         let follow = async {
             loop {
@@ -121,7 +122,7 @@ impl ClientContext {
         tokio::join!(follow, self.idle_pool.clone().run());
     }
 
-    /// All links, by number.
+    /// All links, in the order of their numbers.
     pub fn links(&self) -> Vec<UplinkStatus> {
         let uplinks = self.uplinks.borrow();
         let uplink_status = |id| {
@@ -131,7 +132,7 @@ impl ClientContext {
         uplinks.ids().filter_map(uplink_status).collect()
     }
 
-    /// The links for a transfer: those of the program, or this machine itself.
+    /// The links for a transfer: those of the program, or only this host if `is_local`.
     pub(super) fn uplinks_for(&self, is_local: bool) -> Result<Uplinks, LinksError> {
         if is_local {
             return Uplinks::local(self.selection.clone()).map(|(uplinks, _)| uplinks);
@@ -139,7 +140,7 @@ impl ClientContext {
         Ok(self.uplinks.borrow().duplicate())
     }
 
-    /// Whether no link leads to a host: it is this machine, or an address in a network beside the links.
+    /// Whether a host is reached without any link: it is this host, or an address in a network outside the links.
     pub fn needs_no_link(&self, host: &str) -> bool {
         let is_beside = |address: IpAddr| {
             let links = self.links();
@@ -149,38 +150,38 @@ impl ClientContext {
         is_loopback_host(host) || host.parse().is_ok_and(is_beside)
     }
 
-    /// Whom to trust; the system's roots are read when the first `https` URL appears.
+    /// The TLS configuration for a URL. The system's root certificates are loaded for the first `https` URL.
     pub(super) fn trust_for(&self, url: &Url) -> TlsContext {
         let mut trust = self.trust.borrow_mut();
         if url.scheme() == "https" {
-            // Whoever dials hears of a failure.
+            // An error is ignored here: dialing reports it.
             let _ = trust.config();
         }
         trust.clone()
     }
 
-    /// A connection of a link is busy, and its round trip takes so long, its queue included.
+    /// Records the RTT of a busy connection of a link, including its queueing delay.
     pub(super) fn record_loaded_rtt(&self, link: &str, round_trip: Duration) {
         if !round_trip.is_zero() {
             self.loaded_rtts.borrow_mut().insert(link.to_owned(), (std::time::Instant::now(), round_trip));
         }
     }
 
-    /// How soon a link answers, if it was busy lately.
+    /// The last RTT of a link under load, if it is recent (at most [`LOADED_RTT_MAX_AGE`]).
     pub(super) fn loaded_rtt(&self, link: &str) -> Option<Duration> {
         let busy = self.loaded_rtts.borrow();
         busy.get(link).filter(|(at, _)| at.elapsed() < LOADED_RTT_MAX_AGE).map(|(_, round_trip)| *round_trip)
     }
 
-    /// How many connections stand idle.
+    /// Number of idle connections in the pool.
     pub fn idle_conns(&self) -> usize {
         self.idle_pool.len()
     }
 
-    /// A connection to the URL's host over an interface (none: unbound), from the idle ones or a new one.
+    /// Opens a connection to the URL's host over an interface (none: unbound), or takes it from the idle pool.
     ///
     /// # Errors
-    /// The name has no address there, or none that this right reaches; or nobody answers.
+    /// The name has no address on this link or none that `egress` allows, or the server does not respond.
     pub async fn dial(
         &self,
         url: &Url,
@@ -193,10 +194,10 @@ impl ClientContext {
         self.dial_new(url, interface, egress).await
     }
 
-    /// A new connection.
+    /// Opens a new connection, without using the idle pool.
     ///
     /// # Errors
-    /// As [`Network::dial`].
+    /// As [`ClientContext::dial`].
     pub async fn dial_new(
         &self,
         url: &Url,
@@ -225,21 +226,21 @@ impl ClientContext {
         Connection::dial(dial).await
     }
 
-    /// The URL's host wants HTTP/1.1.
+    /// Records that the URL's host requires HTTP/1.1, and drops its idle HTTP/2 connections.
     pub fn use_http1_for(&self, url: &Url, interface: Option<&Interface>) {
         self.trust.borrow().use_http1_for(&resolver_host(url), url.port_or_known_default().unwrap_or(443));
         self.idle_pool.remove(&PoolKey::for_url(url, interface));
     }
 
-    /// Keeps a connection on which nothing is awaited.
+    /// Adds a connection without pending requests to the idle pool.
     pub fn keep_idle(&self, url: &Url, interface: Option<&Interface>, connection: Connection) {
         self.idle_pool.insert(PoolKey::for_url(url, interface), connection);
     }
 
-    /// A plain TCP connection to a host over an interface, and how long its handshake took.
+    /// Opens a plain TCP connection to a host over an interface. Also returns the duration of its handshake.
     ///
     /// # Errors
-    /// As [`Network::dial`].
+    /// As [`ClientContext::dial`].
     pub async fn connect_tcp(
         &self,
         host: &str,
@@ -266,19 +267,20 @@ impl ClientContext {
     }
 }
 
-/// Why there is nothing to start with.
+/// Why no context could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientContextError {
-    /// The kernel does not say which links there are.
+    /// The kernel does not list its interfaces.
     #[error(transparent)]
     Links(#[from] LinksError),
-    /// The authorities cannot be read.
+    /// The certificate authorities cannot be read.
     #[error(transparent)]
     Trust(#[from] TrustRootsError),
 }
 
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: how long an idle connection is kept.
+/// chosen: as long as an idle connection is kept.
 const LOADED_RTT_MAX_AGE: Duration = Duration::from_secs(60);
-/// Linux sends three SYNs in this time (RFC 6298 back-off: at 0, 1 and 3 s); another link may do better.
+/// In this time, Linux sends three SYNs (at 0, 1 and 3 s; RFC 6298 back-off). After that, another link may do
+/// better.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(6);

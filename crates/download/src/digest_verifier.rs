@@ -1,8 +1,8 @@
-//! Comparing bytes that are in their place with their digests, while the download goes on.
+//! Verifies complete pieces against their digests while the download continues.
 //!
-//! A piece is read from the page cache, to which it was just written, and hashed a quarter of a mebibyte at a time, so
-//! that sockets are served in between. SHA-1 is accepted for pieces, as most Metalink files have no other: a mirror would
-//! have to find a second preimage. It never counts for the whole file.
+//! A piece is read from the page cache, where it was just written, and hashed in steps of 256 KiB, so that sockets
+//! are served in between. SHA-1 is accepted for pieces, because most Metalink files have nothing else, and a mirror
+//! would have to find a second preimage. SHA-1 is never accepted for the full file.
 
 use marline_core::fetch::{ByteRange, DigestScope};
 use marline_core::units::DataSize;
@@ -15,30 +15,30 @@ use super::DownloadError;
 use super::request::Digests;
 use crate::store::{Store, StoreError};
 
-/// Digests of all pieces of a file.
+/// Digests of all pieces of a file (Metalink, RFC 5854 section 4.1.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceDigests {
-    /// Bytes of each piece but the last.
+    /// Size of each piece; the last one may be shorter.
     pub size: DataSize,
-    /// Which function.
+    /// The hash function.
     pub hash: PieceHash,
-    /// In order.
+    /// One digest for each piece, in the order of the file.
     pub digests: Vec<Vec<u8>>,
 }
 
-/// Functions that are understood for pieces.
+/// Hash functions that are supported for pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceHash {
-    /// 20 bytes.
+    /// SHA-1, 20 bytes.
     Sha1,
-    /// 32 bytes.
+    /// SHA-256, 32 bytes.
     Sha256,
-    /// 64 bytes.
+    /// SHA-512, 64 bytes.
     Sha512,
 }
 
 impl PieceHash {
-    /// Bytes of a digest.
+    /// Length of a digest, in bytes.
     pub fn len(self) -> usize {
         match self {
             Self::Sha1 => 20,
@@ -47,14 +47,14 @@ impl PieceHash {
         }
     }
 
-    /// Never.
+    /// Always false; exists beside [`Self::len`].
     pub fn is_empty(self) -> bool {
         false
     }
 }
 
 impl Digests {
-    /// What they prove of a file from several sources.
+    /// What the machine can verify with these digests: pieces, the full file, or nothing.
     pub(super) fn scope(&self) -> Option<DigestScope> {
         match (&self.pieces, &self.full_file) {
             (Some(pieces), _) => Some(DigestScope::Pieces(pieces.size)),
@@ -64,12 +64,12 @@ impl Digests {
     }
 }
 
-/// See the [module](self).
+/// Verifies one range at a time; see the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct Verifier {
     digests: Digests,
     active: Option<ActiveCheck>,
-    /// The last mismatch of the whole, for the message.
+    /// The last mismatch of the full file, for the error message.
     mismatch: Option<StoreError>,
     buffer: Vec<u8>,
 }
@@ -78,7 +78,7 @@ pub(super) struct Verifier {
 struct ActiveCheck {
     range: ByteRange,
     offset: u64,
-    /// None: the whole file, which the store itself hashes.
+    /// None: the full file, which the store hashes itself.
     hasher: Option<Hasher>,
 }
 
@@ -120,17 +120,17 @@ impl Verifier {
         Self { digests, ..Self::default() }
     }
 
-    /// Whether nothing is known of the file's bytes.
+    /// Whether there is neither a digest of the file nor of its pieces.
     pub(super) fn has_no_digest(&self) -> bool {
         self.digests.full_file.is_none() && self.digests.pieces.is_none()
     }
 
-    /// A server has said what the whole hashes to.
+    /// Sets the digest of the full file that a server advertises.
     pub(super) fn set_full_digest(&mut self, checksum: Checksum) {
         self.digests.full_file = Some(checksum);
     }
 
-    /// These bytes are to be verified.
+    /// Starts to verify a range: a piece, or the full file.
     pub(super) fn start(&mut self, span: ByteRange) {
         let hasher = self.digests.pieces.as_ref().map(|pieces| Hasher::new(pieces.hash));
         self.active = Some(ActiveCheck { range: span, offset: span.start, hasher });
@@ -140,15 +140,15 @@ impl Verifier {
         self.active.is_some()
     }
 
-    /// How far the whole file has been read, while it is.
+    /// Bytes of the full file that have been read, while it is being verified.
     pub(super) fn checked_bytes(&self) -> Option<u64> {
         self.active.as_ref().filter(|current| current.hasher.is_none()).map(|current| current.offset)
     }
 
-    /// Reads and hashes some bytes. The result, when all have been read.
+    /// Reads and hashes the next bytes. Returns the result after the last ones.
     ///
     /// # Errors
-    /// When the disk fails.
+    /// The store cannot be read.
     pub(super) fn step(&mut self, store: &mut Store) -> Result<Option<(ByteRange, bool)>, DownloadError> {
         let Some(current) = &mut self.active else { return Ok(None) };
         let is_valid = match &mut current.hasher {
@@ -171,7 +171,7 @@ impl Verifier {
                 let read = store.read(current.offset, buffer)?;
                 hasher.update(buffer.get(..read).unwrap_or_default());
                 current.offset += read as u64;
-                // Fewer bytes than are claimed: the file was cut by somebody.
+                // Fewer bytes than were received: another process has truncated the file.
                 if read > 0 && current.offset < current.range.end {
                     return Ok(None);
                 }
@@ -183,20 +183,21 @@ impl Verifier {
         Ok(self.active.take().map(|current| (current.range, is_valid)))
     }
 
-    /// Why the whole does not match.
+    /// The error that describes the mismatch of the full file.
     pub(super) fn take_mismatch(&mut self) -> Option<StoreError> {
         self.mismatch.take()
     }
 }
 
 impl Digests {
-    /// Names these digests where the journal of a file names its URL: bytes of several sources belong to none of them.
+    /// A pseudo URL that stands for these digests in the journal: bytes of several mirrors belong to no single URL.
     pub(super) fn journal_url(&self) -> Option<Url> {
         let mut hasher = Sha256::new();
         match (&self.pieces, &self.full_file) {
             (_, Some(Checksum::Sha256(digest))) => hasher.update([b"sha256 ", digest.as_slice()].concat()),
             (_, Some(Checksum::Sha512(digest))) => hasher.update([b"sha512 ", digest.as_slice()].concat()),
             (Some(pieces), None) => {
+                // The name of the hash function is part of journals on disk, so it must not change.
                 hasher.update(format!("{:?} {} ", pieces.hash, pieces.size.bytes()));
                 pieces.digests.iter().for_each(|digest| hasher.update(digest));
             }
@@ -206,7 +207,7 @@ impl Digests {
         Url::parse(&format!("digest:{hex}")).ok()
     }
 
-    /// Whether this is the digest of the piece that begins there.
+    /// Whether `digest` matches the piece at `span`.
     fn matches_piece(&self, span: ByteRange, digest: &[u8]) -> bool {
         let Some(pieces) = &self.pieces else { return false };
         let number = usize::try_from(span.start / pieces.size.bytes().max(1)).ok();
@@ -214,5 +215,5 @@ impl Digests {
     }
 }
 
-/// Hashed in one turn. chosen: half a millisecond of SHA-256.
+/// Bytes hashed in one step. chosen: half a millisecond of SHA-256.
 const STEP_LEN: usize = 256 * 1024;

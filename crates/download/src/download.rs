@@ -1,4 +1,4 @@
-//! One download of a batch: from the first look at its target to the finished file.
+//! One download of a batch: opens the target, runs the driver, verifies the file and writes the report.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,10 +29,10 @@ use super::request::{DownloadError, DownloadObserver, FileRequest, Target};
 use super::url_table::UrlTable;
 use crate::store::{self, CompletedFile, Store};
 
-/// Downloads one file: the `id`th of its batch, which begins at `place` (none: standard output).
+/// Downloads one file, the `id`th of its batch, to `target_path` (none: standard output).
 ///
 /// # Errors
-/// As [`GetError`] lists them. What has arrived is kept where a next run can go on from it.
+/// See [`DownloadError`]. Received bytes are kept where a later run can resume from them.
 pub(super) async fn download(
     shared: Rc<BatchContext>,
     id: usize,
@@ -45,7 +45,7 @@ pub(super) async fn download(
     let url = file.mirrors.first().map(|source| source.url.clone()).ok_or(DownloadError::NoUrl)?;
     let uplinks = shared.uplinks_for(&url)?;
     let sockets = shared.connections_for(&file);
-    // The file before the log: an older log stays until this run may write at all.
+    // The file is locked before the log is opened: an older log is kept until this run is certain to write.
     if let Some(path) = file.decision_log.as_deref().filter(|log| is_same_as_target(log, target_path.as_deref())) {
         return Err(DownloadError::DecisionLogIsTarget { path: path.to_owned() });
     }
@@ -62,7 +62,7 @@ pub(super) async fn download(
     let log = match log::create(file.decision_log.as_deref()) {
         Ok(log) => log,
         Err(why) => {
-            // Nothing of the file is left that was not there before.
+            // Discards what opening has created, and keeps the bytes of an earlier run.
             store.suspend()?;
             return Err(why);
         }
@@ -92,7 +92,7 @@ pub(super) async fn download(
     driver.uplinks.use_server_name = matches!(file.target, Target::Directory(_));
     let mut links: Vec<LinkId> = driver.uplinks.ids().collect();
     links.iter().for_each(|link| driver.add_link_stats(*link));
-    // Those that cost nothing first: a metered link is told of when it is clear whether it is needed.
+    // Unmetered links first: the machine decides about a metered link when it knows whether the others suffice.
     links.sort_by_key(|link| driver.uplinks.profile(*link).is_some_and(|profile| profile.metered));
     if let Some(first) = links.first().filter(|_| shared.settings.mptcp) {
         driver.mptcp_gate = MptcpGate::new(*first);
@@ -123,7 +123,7 @@ pub(super) async fn download(
     Ok(report)
 }
 
-/// Whether a log at this path would be written into the download.
+/// Whether a log at this path would overwrite the target or its partial file.
 fn is_same_as_target(log: &Path, target_path: Option<&Path>) -> bool {
     match target_path {
         Some(path) => store::conflicts_with(log, path),
@@ -131,7 +131,7 @@ fn is_same_as_target(log: &Path, target_path: Option<&Path>) -> bool {
     }
 }
 
-/// Opens the target and looks for an earlier run.
+/// Opens the target and finds what an earlier run has left there.
 fn open_target(
     file: &FileRequest,
     target_path: Option<&Path>,
@@ -148,7 +148,8 @@ fn open_target(
             if let Some(why) = &opened.restart_reason {
                 observer.on_message(&why.to_string());
             }
-            // What is of the digest is of any source.
+            // With a digest, the journal's first URL is the digest's. Its bytes may come from any mirror, so
+            // indexes shift by one.
             let with_mirror_index = |resume: Resume| match (resume.mirror, &key) {
                 (Some(UrlId(n)), Some(_)) => Resume { mirror: n.checked_sub(1).map(UrlId), ..resume },
                 _ => resume,
@@ -162,7 +163,7 @@ fn open_target(
     Ok((store, resume))
 }
 
-/// Why a download ends early.
+/// Why a download ends before its driver has a result.
 enum EarlyEnd {
     Stop(StopReason),
     Error(DownloadError),
@@ -189,7 +190,7 @@ impl EarlyEnd {
                 let limit = shared.max_time.unwrap_or_default();
                 DownloadError::TimeLimit { url: url.to_string(), limit, kept: false }
             }
-            // The store knows what it should be and what it is.
+            // The verifier knows the expected and the computed digest; the machine does not.
             Self::Error(DownloadError::Failed { failure: Failure::DigestMismatch, url }) => {
                 match driver.verifier.take_mismatch() {
                     Some(mismatch) => mismatch.into(),
@@ -202,8 +203,8 @@ impl EarlyEnd {
     }
 }
 
-/// Runs the pump until it has a verdict, waits for a stream's reader, and reads the file again for its checksum; or
-/// until everything is to stop. `whole_after` becomes the time until the last byte was in its place.
+/// Runs the driver to its result, waits for the reader of a stream, and reads the file again for its checksum,
+/// unless the batch is stopped first. `completed_after` is set to the time until the last byte was stored.
 async fn run_to_end(
     driver: &mut DownloadDriver<'_, Fetch>,
     member: &mut BatchMember,
@@ -237,7 +238,8 @@ async fn run_to_end(
     .await
 }
 
-/// Keeps an HTML page from being taken for the file. A digest knows better.
+/// Rejects an HTML page (an error page, a captive portal) in place of the file. With a digest the check is
+/// superfluous.
 fn reject_html_page(driver: &mut DownloadDriver<'_, Fetch>, file: &FileRequest) -> Result<(), DownloadError> {
     let has_digest = file.digests.full_file.is_some() || file.digests.pieces.is_some();
     let Some(url) = file.mirrors.first().map(|source| &source.url).filter(|_| !has_digest) else { return Ok(()) };
@@ -251,14 +253,14 @@ fn reject_html_page(driver: &mut DownloadDriver<'_, Fetch>, file: &FileRequest) 
     else {
         return Ok(());
     };
-    // The next run must not go on from it. What a stream's reader has taken cannot be taken back.
+    // The next run must not resume from the page. Bytes that a stream's reader has consumed cannot be discarded.
     if driver.body.store.window().is_none() {
         driver.body.store.restart()?;
     }
     Err(DownloadError::HtmlPage { url: url.to_string(), wanted: expected_extension })
 }
 
-/// Settles the file and counts everything up.
+/// Completes or suspends the file and builds the report.
 async fn finish(
     driver: DownloadDriver<'_, Fetch>,
     ended: Result<(), DownloadError>,
@@ -282,6 +284,7 @@ async fn finish(
     );
     progress.eta_s = None;
     observer.on_progress(&progress);
+    // The final name is needed before `finish` renames the file. On an error the name is released for later files.
     let mut store = body.store;
     if earlier.is_some() {
         member.batch.file_names.borrow_mut().settle(member.id);
@@ -309,7 +312,8 @@ async fn finish(
     {
         observer.on_message(&format!("{}: {why}; the file keeps the time of the download", path.display()));
     }
-    // Which links the subflows of a connection went over is not known here, so nor are their joules.
+    // The energy of MPTCP connections is unknown: their subflows use several links, and the shares are not known
+    // here.
     let joules = logged.joules.as_ref().filter(|_| !mptcp_gate.is_shared());
     let metered = joules.map(|joules| (joules.breakdown(), joules.meter().model().name().to_owned()));
     let radio_energy = |link| metered.as_ref().and_then(|(breakdown, _)| breakdown.radio(link));
@@ -347,7 +351,8 @@ async fn finish(
     })
 }
 
-/// The report of a file that an earlier run has completed; its path is written as that of a new file at `place` would be.
+/// Report of a file that an earlier run has completed. Its path is spelled like that of a new file at
+/// `target_path`.
 fn unchanged_report(
     record: &CompletedFile,
     target_path: Option<&Path>,
@@ -381,26 +386,27 @@ fn unchanged_report(
     }
 }
 
-/// Gives a file the time of its Last-Modified field (RFC 9110 §8.8.2).
+/// Sets the modification time of a file to its Last-Modified field (RFC 9110 §8.8.2).
 fn set_modified(path: &Path, last_modified: Option<&str>) -> Result<(), String> {
-    let text = last_modified.ok_or("the server does not say when it was last modified")?;
+    let text = last_modified.ok_or("the server sends no Last-Modified")?;
     let time =
-        httpdate::parse_http_date(text).map_err(|_| "the server's Last-Modified is not a date".to_owned())?;
-    // A device or a pipe has a time of its own.
+        httpdate::parse_http_date(text).map_err(|_| "the server's Last-Modified is not a valid date".to_owned())?;
+    // Devices and pipes are skipped: their modification time does not describe the content.
     if !path.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
         return Ok(());
     }
     let file = std::fs::OpenOptions::new().write(true).open(path);
-    file.and_then(|file| file.set_modified(time)).map_err(|error| format!("its time cannot be set: {error}"))
+    file.and_then(|file| file.set_modified(time))
+        .map_err(|error| format!("cannot set its modification time: {error}"))
 }
 
-/// The size of the file; as long as nobody said it, what has come of it.
+/// Size of the file; the received bytes while the size is unknown.
 fn total_size(status: &Status) -> u64 {
     status.total.unwrap_or(status.received).bytes()
 }
 
-/// Reads the complete file again for its checksum. In pieces: gigabytes on a slow disk take minutes, in which the user
-/// may want to stop.
+/// Reads the complete file again for its checksum, in steps. Gigabytes on a slow disk take minutes, during which
+/// the user may want to stop.
 pub(super) async fn verify_checksum(driver: &mut DownloadDriver<'_, Fetch>) -> Result<(), DownloadError> {
     while let Some(checked) = driver.body.store.check_step()? {
         driver.show_checksum_progress(checked);
@@ -409,28 +415,28 @@ pub(super) async fn verify_checksum(driver: &mut DownloadDriver<'_, Fetch>) -> R
     Ok(())
 }
 
-/// Waits until a stream's reader has taken everything.
+/// Waits until the reader of a stream has consumed everything.
 async fn wait_for_reader(store: &mut Store, total: u64) -> Result<(), DownloadError> {
     let Some(notify) = store.reader_notify() else { return Ok(()) };
     while store.consumed() < total {
         store.tick(Instant::ZERO)?;
-        // The timeout only covers a wake-up that came between two looks.
+        // The timeout covers a notification that arrived between the check and the wait.
         let _ = tokio::time::timeout(Duration::from_millis(100), notify.notified()).await;
     }
     Ok(())
 }
 
-/// What a download has to do with the others of its batch.
+/// Connects a download with its batch: link shares, data budgets, load reports and the final file name.
 struct BatchMember {
     batch: Rc<BatchContext>,
     id: usize,
     control: Rc<RefCell<DownloadControl>>,
-    /// What the machine was told.
+    /// Shares that were last passed to the machine.
     sent_shares: BTreeMap<LinkId, LinkShare>,
-    /// How many links there were at the last look.
+    /// Number of links at the last exchange. A new link needs its share.
     link_count: usize,
     next_report_at: std::time::Instant,
-    /// The file has its final name.
+    /// Whether the file has its final name.
     has_final_name: bool,
 }
 
@@ -448,7 +454,7 @@ impl BatchMember {
         }
     }
 
-    /// Passes on what the others leave of the links, and reports.
+    /// Passes changed link shares to the driver, and reports the load of this download to the batch every 100 ms.
     fn exchange_with_batch(&mut self, driver: &mut DownloadDriver<'_, Fetch>) {
         if self.batch.is_single {
             return;
@@ -480,7 +486,8 @@ impl BatchMember {
             }
             driver.feed_machine(Input::Share { link, share });
             if let Some(budget) = profile.budget.filter(|_| share != LinkShare::Paused) {
-                // What the others have carried is spent. Nobody else uses the link while this download has it.
+                // Subtracts what the other downloads have carried. While this download holds the link, none of them
+                // uses it, so the rest is its own.
                 let remaining = budget - self.batch.link_bytes_of_others(self.id, &profile.name);
                 driver.lease_link(link, remaining);
             }
@@ -507,7 +514,7 @@ impl BatchMember {
         self.control.borrow_mut().report = Some(JobReport { remaining, links });
     }
 
-    /// Gives a complete file its final name, once those before it in the list have theirs.
+    /// Assigns the final name of a complete file, after the files before it in the list have theirs.
     async fn wait_for_final_name(&mut self, store: &mut Store, suggested: Option<&str>) {
         if self.has_final_name {
             return;
@@ -531,5 +538,5 @@ impl BatchMember {
     }
 }
 
-const UNCHANGED_MESSAGE: &str = "an earlier run has completed it, and it has not changed";
+const UNCHANGED_MESSAGE: &str = "already completed by an earlier run, and unchanged";
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);

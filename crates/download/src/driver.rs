@@ -1,20 +1,23 @@
-//! The pump: one task that owns every socket, tells the machine what happens, and does what it asks.
+//! The driver of a download: one task that owns all sockets, reports events to the machine and executes its
+//! outputs.
 //!
-//! In: readiness of sockets, time, changes of links, the user's interrupt. Out: bytes in the store, lines and progress
-//! for the watcher, and in the end a verdict.
+//! It waits for sockets, timers, link changes and, for a stream, the reader. It writes body bytes to the store,
+//! sends messages and progress to the observer, and ends with a result.
 //!
-//! 1. Everything happens in [`Pump::poll`], on one thread; there are no channels and no locks, and the machine's
-//!    contract (drain after each call) is kept in one place, [`Pump::act`].
-//! 2. Bytes go once from the socket's buffer to the store. The machine hears of them at most once a millisecond, and
-//!    always before it hears of anything else.
-//! 3. What the machine asks for is done at once; what comes of it is an input of the next turn. An order that cannot be
-//!    carried out is answered, too: its connection is over.
-//! 4. Sockets write only when they are looked at. So a turn in which something was ordered is followed by another one.
-//! 5. Connections have their turns one behind the other, so that a limit is shared.
-//! 6. A stream that is full stops the reading of the answers that would overfill it ([`Place::room`]).
+//! 1. Everything happens in [`DownloadDriver::poll`], on one thread, without channels or locks. The machine's
+//!    contract (drain after each call) is kept in [`DownloadDriver::drain_outputs`].
+//! 2. Bytes are copied once, from the socket's buffer to the store. The machine is informed of them at most once a
+//!    millisecond, and always before any other event.
+//! 3. Outputs are executed at once. Their results are inputs of the next iteration. An output that cannot be
+//!    executed has a result, too: its connection is reported as closed.
+//! 4. A socket sends its queued requests only when it is polled. So an iteration that executed an output is
+//!    followed by another one.
+//! 5. Connections are polled round-robin, so that they share a rate limit fairly.
+//! 6. If the reorder buffer of a stream is full, the driver stops reading the responses that would overfill it
+//!    ([`BodySink::readable`]).
 //!
-//! A task per connection was not used: at 10 Gbit/s on one core the hand-over of buffers would cost more than all
-//! decisions together.
+//! One task per connection was rejected: at 10 Gbit/s on one core, passing buffers between tasks would cost more
+//! than all decisions together.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -45,7 +48,7 @@ use super::uplinks::Uplinks;
 use super::url_table::UrlTable;
 use super::{DownloadError, DownloadObserver, html_page, messages};
 
-/// See the [module](self).
+/// Event loop of one download or stream; see the [module documentation](self).
 pub(super) struct DownloadDriver<'a, M: DownloadMachine> {
     pub(super) started_at: std::time::Instant,
     pub(super) logged: Logged<M>,
@@ -55,53 +58,54 @@ pub(super) struct DownloadDriver<'a, M: DownloadMachine> {
     pub(super) uplinks: Uplinks,
     pub(super) observer: &'a mut dyn DownloadObserver,
     pub(super) resumed_bytes: u64,
-    /// The suggested name of the first good answer; what becomes of it is the run's matter.
+    /// Content-Disposition of the first usable response; the caller decides whether it names the file.
     pub(super) disposition: Option<String>,
-    /// What the last good answer said of its body, whose it was, and the server's address.
+    /// Metadata of the last usable response (200 or 206), with its URL and the address of the server.
     pub(super) response_meta: Option<(UrlId, Option<IpAddr>, ResponseMeta)>,
-    /// What a stream has said, for whoever watches it.
+    /// Stream events that the observer has not taken yet.
     pub(super) stream_events: Vec<StreamEvent>,
-    /// Whether an encoded body is taken as it comes, instead of being refused.
+    /// Whether an encoded body is saved as received, instead of being rejected.
     pub(super) accepts_encoded: bool,
-    /// Whether copies and a digest that the user's server names are used.
+    /// Whether mirrors and digests that the server advertises are used (RFC 6249); only until its final response.
     pub(super) accepts_mirrors: bool,
     pub(super) conns: ConnTable,
     pub(super) limiter: DownloadLimiter,
-    /// Compares what is in its place with its digest.
+    /// Verifies the pieces that are complete in the store.
     pub(super) verifier: Verifier,
-    /// The date of a first response was compared with that of the last run.
+    /// Whether the Last-Modified of the first response was compared with that of the earlier run.
     is_date_checked: bool,
-    /// The first good answer has come: name and size are known.
+    /// Size and validator of the file, once the first usable response has arrived.
     pub(super) identity: Option<(Option<DataSize>, Option<Validator>)>,
-    /// Links with a budget that this download may use, and how much it may carry there; none: each has its own.
+    /// Links with a data budget that this download may use, and the bytes it may carry there; none: the budgets are
+    /// not divided among downloads.
     pub(super) budget_leases: Option<BTreeMap<LinkId, DataSize>>,
-    /// Which links wait because one connection may carry all of them.
+    /// Links that are held back while one MPTCP connection may carry all of them.
     pub(super) mptcp_gate: MptcpGate,
-    /// Bytes that the machine has not heard of yet, and since when.
+    /// Bytes that were not reported to the machine yet, and since when.
     unreported: Vec<(ReqId, DataSize)>,
     unreported_since: Instant,
     next_sample: Instant,
     next_progress: Instant,
     consumed_end: u64,
-    /// Told when a stream's reader has taken something.
+    /// Completes when the reader of a stream has consumed bytes.
     reader_wait: Option<ReaderWait>,
-    /// The machine has ordered something that waits for a look at the sockets.
+    /// The machine has emitted an output that takes effect only when the sockets are polled again.
     has_new_outputs: bool,
-    /// What the machine is to hear in the next turn.
+    /// Inputs for the machine in the next iteration.
     pending_inputs: Vec<Input>,
     sleep: Pin<Box<Sleep>>,
     sleep_until: Instant,
-    /// A notice was shown.
+    /// Whether the machine or the store has shown a message about the current event, so that the driver shows none.
     notice_shown: bool,
-    /// It was said that the body is encoded.
+    /// Whether the user was informed that the body is encoded.
     encoding_reported: bool,
-    /// The connection that brought bytes last.
+    /// The connection that last delivered bytes.
     last_served: ConnId,
-    /// Set once: everything is there, or why it will not be.
+    /// Set once: the download is complete, or why it is not.
     result: Option<Result<(), DownloadError>>,
 }
 
-/// Waits for the reader of a stream.
+/// Waits for the reader of a stream to consume bytes.
 type ReaderWait = Pin<Box<dyn Future<Output = ()>>>;
 
 impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
@@ -129,7 +133,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             accepts_encoded: false,
             accepts_mirrors: false,
             encoding_reported: false,
-            // Nobody yet: the first one comes first.
+            // Larger than every ID: the polling begins with the first connection.
             last_served: ConnId(u32::MAX),
             conns: sockets,
             limiter: DownloadLimiter::default(),
@@ -158,7 +162,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         Instant::ZERO + self.started_at.elapsed()
     }
 
-    /// A link can be used from now on.
+    /// Makes a link available to the machine, unless the MPTCP gate or the budget of the batch holds it back.
     pub(super) fn link_up(&mut self, link: LinkId) {
         let Some(mut profile) = self.uplinks.profile(link).cloned() else { return };
         self.add_link_stats(link);
@@ -177,7 +181,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         self.feed_machine(Input::LinkUp { link, profile });
     }
 
-    /// A link with a budget may be used, as far as so much.
+    /// Grants a link with a data budget to this download, for at most `max_bytes`.
     pub(super) fn lease_link(&mut self, link: LinkId, max_bytes: DataSize) {
         if let Some(leases) = &mut self.budget_leases {
             leases.insert(link, max_bytes);
@@ -185,7 +189,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// The reader wants nothing before this offset. To be told before the first link comes.
+    /// Sets the first offset that the reader needs. Call it before the first link is added.
     pub(super) fn set_start(&mut self, from: u64) {
         if from > 0 {
             self.consumed_end = from;
@@ -193,7 +197,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// Books for a link, in the order of the links' numbers.
+    /// Adds the counters of a link. Links are added in the order of their numbers.
     pub(super) fn add_link_stats(&mut self, link: LinkId) {
         let Some(profile) = self.uplinks.profile(link) else { return };
         if usize::from(link.0) == self.link_stats.len() {
@@ -202,7 +206,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// Runs until there is a verdict.
+    /// Runs until the download has a result.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DownloadError>> {
         loop {
             let busy = self.poll_once(cx);
@@ -212,7 +216,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             if busy {
                 continue;
             }
-            // Armed last: everything above may have moved the next moment of interest.
+            // The timer is armed last, because everything above may have changed the next deadline.
             let at = self.next_deadline();
             if at != self.sleep_until {
                 self.sleep_until = at;
@@ -225,18 +229,21 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// One look at everything. Tells whether there may be more to see at once.
+    /// One iteration over all event sources. Returns whether another one may find more to do at once.
     fn poll_once(&mut self, cx: &mut Context<'_>) -> bool {
         let now = self.now();
+        // Results of the previous iteration come first: the machine may react with outputs for the sockets below.
         for input in std::mem::take(&mut self.pending_inputs) {
             self.feed_machine(input);
         }
-        // What was ordered before this look is seen to by it.
+        // Sockets are polled below, so that outputs of earlier calls take effect now. Outputs emitted from here on
+        // may come after the polling of their socket, and need another iteration.
         self.has_new_outputs = false;
         let mut busy = self.poll_conns(cx);
         busy |= self.verify();
         busy |= self.poll_links(cx);
         busy |= self.poll_store(cx, now);
+        // The tick follows all inputs: data that has already arrived must not count as a timeout.
         if self.logged.machine().deadline().is_some_and(|(at, _)| at <= now) {
             self.flush_progress();
             self.logged.tick(now);
@@ -256,7 +263,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         busy || self.has_new_outputs || !self.pending_inputs.is_empty()
     }
 
-    /// Reads on what is to be verified. Tells whether there is more.
+    /// Reads the next step of the pieces to be verified. Returns whether there was something to do.
     fn verify(&mut self) -> bool {
         if !self.verifier.is_busy() || self.result.is_some() {
             return false;
@@ -269,7 +276,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         true
     }
 
-    /// Shows how it goes.
+    /// Reports the progress to the observer.
     pub(super) fn show_progress(&mut self, now: Instant) {
         let status = self.logged.machine().status();
         let opening_phase = |link| self.conns.opening_phase(link);
@@ -278,7 +285,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         self.observer.on_progress(&progress);
     }
 
-    /// All bytes are there, and so many of them have been read again for the checksum.
+    /// Reports the progress of the checksum verification, which reads the complete file again.
     pub(super) fn show_checksum_progress(&mut self, checked: u64) {
         let now = self.now();
         if now >= self.next_progress {
@@ -290,6 +297,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
+    /// When the next iteration is due if no socket becomes ready before.
     fn next_deadline(&self) -> Instant {
         let now = self.now();
         let mut at = self.next_sample.min(self.next_progress);
@@ -308,6 +316,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         at
     }
 
+    /// Polls all connections, a few reads each, beginning after the one that was served last. Returns whether there
+    /// may be more to read.
     fn poll_conns(&mut self, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
         for id in rotated_after(self.last_served, self.conns.ids()) {
@@ -324,10 +334,12 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         busy
     }
 
-    /// The next that happens on one connection.
+    /// Processes the next event of one connection.
     fn poll_conn(&mut self, id: ConnId, cx: &mut Context<'_>) -> Poll<()> {
         let now = self.now();
         let Some((link, url_id)) = self.conns.link_and_url(id) else { return Poll::Pending };
+        // The rate limit and the capacity of a stream's reorder buffer bound what is read from the socket. Unread
+        // bytes stay in the kernel, and the shrinking receive window slows the sender down.
         let readable = self.readable(id);
         let limits = &self.limiter;
         let polled = self.conns.poll_conn(id, cx, &mut self.body, |link| limits.available(link, now).min(readable));
@@ -353,6 +365,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             }
             SocketEvent::Failed(DialError { error: failure, is_name_denied: denied }) => {
                 let why = failure.clone();
+                // The machine decides first: if it shows a notice about this failure, a second line is superfluous.
                 self.notice_shown = false;
                 self.feed_machine(Input::Closed { conn: id, error: failure });
                 self.on_failure(link, &why, denied);
@@ -363,7 +376,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         Poll::Ready(())
     }
 
-    /// What a connection speaks may let further links in.
+    /// Passes the MPTCP status of a connection to the gate, which may release further links.
     fn on_mptcp_status(&mut self, mptcp_status: MptcpStatus) {
         let (links, message) = self.mptcp_gate.on_mptcp_status(mptcp_status);
         if let Some(message) = message {
@@ -372,7 +385,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         self.enable_links(links);
     }
 
-    /// What one link was to carry does not come.
+    /// The connection that was to carry all links has failed, so the links that were held back are used separately.
     fn release_links(&mut self) {
         let links = self.mptcp_gate.release_links();
         self.enable_links(links);
@@ -383,8 +396,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         links.into_iter().for_each(|link| self.link_up(link));
     }
 
-    /// How many bytes the store takes of what comes on a connection. When there is none, the look at the store sees to
-    /// it that the connection is looked at again.
+    /// The number of bytes that the store accepts for the responses of a connection. At zero, [`Self::poll_store`]
+    /// schedules another iteration once the reader has consumed bytes.
     fn readable(&self, conn: ConnId) -> DataSize {
         if self.body.store.window().is_none() {
             return DataSize::MAX;
@@ -393,6 +406,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         readable.min().unwrap_or(DataSize::MAX)
     }
 
+    /// Processes an HTTP event of an open connection: updates the counters, and reports it to the machine.
     fn on_event(&mut self, conn: ConnId, link: LinkId, url_id: UrlId, event: Event) {
         let now = self.now();
         match event {
@@ -405,6 +419,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 self.add_unreported(now, req, len);
             }
             Event::Head { req, mut head, location, content_disposition: disposition, meta } => {
+                // Cookies and redirect targets are stored before the machine sees the response, because its next
+                // request may need them.
                 self.urls.store_cookies(url_id, &meta.set_cookies);
                 if let Some(location) = location {
                     if self.urls.is_full() {
@@ -417,6 +433,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 }
                 head.is_html_page = matches!(head.status, 200 | 206) && self.is_unexpected_page(url_id, &meta);
                 let sources = self.advertised_mirrors(url_id, conn, head.status, &meta);
+                // Compared only for a range (206): a full response does not continue an earlier run.
                 let date_validators = (head.status == 206 && !self.is_date_checked)
                     .then(|| meta.etag.clone().zip(meta.last_modified.clone()));
                 if matches!(head.status, 200 | 206) {
@@ -424,6 +441,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                     self.disposition = self.disposition.take().or(disposition);
                     self.response_meta = Some((url_id, self.conns.server_addr(conn), *meta));
                 }
+                // The response first: its mirrors and digest describe the file that it identifies.
                 self.feed_machine(Input::Head { req, head });
                 sources.into_iter().for_each(|input| self.feed_machine(input));
                 if let Some((etag, modified)) = date_validators.flatten() {
@@ -456,7 +474,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// What the server that the user has named says of other sources, once. A digest that the user gave comes first.
+    /// Mirrors and the digest that a server named by the user advertises (RFC 6249, RFC 9530). A digest that the
+    /// user gave has priority.
     fn advertised_mirrors(&mut self, url_id: UrlId, conn: ConnId, status: u16, meta: &ResponseMeta) -> Vec<Input> {
         let is_final = matches!(status, 200 | 206 | 301 | 302 | 303 | 307 | 308);
         if !self.accepts_mirrors || !is_final || !self.urls.is_from_user(url_id) {
@@ -475,13 +494,15 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             self.verifier.set_full_digest(checksum);
             inputs.push(Input::Digest { scope: DigestScope::File });
         }
-        // Redirects go on speaking of the same file; the file's own server has the last word.
+        // A redirect describes the same file, so the next response may add to it. The final response is the last
+        // one used.
         self.accepts_mirrors = matches!(status, 300..=399);
         inputs
     }
 
-    /// A strong ETag decides whether two responses are of one version (RFC 9110 section 8.8). A date that has changed under it
-    /// since the last run is worth a line: the server may not mean what it says.
+    /// Compares Last-Modified with the value of an earlier run. A strong ETag decides whether two responses are of
+    /// one version (RFC 9110 section 8.8). If the date has changed under the same ETag, the user gets a message,
+    /// because the server may reuse ETags by mistake.
     fn check_last_modified(&mut self, etag: &str, modified: &str) {
         self.is_date_checked = true;
         match self.body.store.set_last_modified(etag, modified) {
@@ -494,27 +515,27 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// Whether a response is an HTML page although its URL does not name one.
+    /// Whether a response is an HTML page although its URL does not suggest one.
     fn is_unexpected_page(&self, url_id: UrlId, meta: &ResponseMeta) -> bool {
         let content_type = meta.content_type.as_deref();
         self.urls.url(url_id).is_some_and(|url| html_page::may_be_error_page(url, content_type))
     }
 
-    /// Servers that were asked for the file as it is and send it encoded often mean the file itself (a .tgz whose server
-    /// takes its ending for an encoding). Ranges and validators are of the encoded bytes (RFC 9110 §8.4, §14.2), so
-    /// they fit together; what they are is told.
+    /// Accepts an encoded body although the request excluded encodings. Such servers often mean the file itself:
+    /// for a .tgz they derive the encoding from the extension. Ranges and validators refer to the encoded bytes
+    /// (RFC 9110 §8.4, §14.2), so responses fit together. The user gets a message.
     fn accept_encoded(&mut self, encoded: &mut bool, encoding: Option<&str>) {
         if !self.accepts_encoded || !std::mem::take(encoded) || std::mem::replace(&mut self.encoding_reported, true)
         {
             return;
         }
-        let encoding = encoding.unwrap_or("somehow");
+        let encoding = encoding.unwrap_or("unknown coding");
         self.observer.on_message(&format!(
-            "the server says that the file is encoded ({encoding}), though it was not asked to; it is taken as it comes"
+            "the server reports that the file is encoded ({encoding}), although no encoding was accepted; it is saved as received"
         ));
     }
 
-    /// Something failed on a link, and the machine has heard of it. What it had to say of it needs no second line.
+    /// A failure that the machine has already processed. If the machine has shown a notice, no second line follows.
     fn on_failure(&mut self, link: LinkId, error: &ConnError, denied: bool) {
         let is_usual = matches!(
             error.kind,
@@ -539,8 +560,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// Whether every link that has tried was told that there is no such name. This is no matter for the machine: the
-    /// links work, the server is not silent, and there is only one place to ask.
+    /// Whether every link that tried to resolve the name received an authoritative denial. The machine does not
+    /// decide this: the links work, the server is not unresponsive, and there is only one URL.
     fn is_unknown_host(&self, error: &ConnError) -> bool {
         let denied = |stats: &LinkStats| stats.is_name_denied || (stats.retries == 0 && stats.connections == 0);
         error.kind == ConnErrorKind::Dns
@@ -549,7 +570,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             && self.link_stats.iter().all(|stats| stats.connections == 0 && denied(stats))
     }
 
-    /// Bytes that the machine will hear of.
+    /// Adds bytes to those that [`Self::flush_progress`] reports to the machine.
     fn add_unreported(&mut self, now: Instant, req: ReqId, len: DataSize) {
         if self.unreported.is_empty() {
             self.unreported_since = now;
@@ -560,7 +581,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// The machine hears of the bytes that have come.
+    /// Reports the received bytes to the machine.
     fn flush_progress(&mut self) {
         let now = self.now();
         let mut unheard = std::mem::take(&mut self.unreported);
@@ -571,7 +592,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         self.unreported = unheard;
     }
 
-    /// The machine hears of something else than bytes.
+    /// Passes an event to the machine, after the bytes that arrived before it.
     pub(super) fn feed_machine(&mut self, input: Input) {
         self.flush_progress();
         let now = self.now();
@@ -579,7 +600,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         self.drain_outputs();
     }
 
-    /// The machine hears of something of which a download knows nothing.
+    /// Passes an input that only streams know.
     pub(super) fn feed_own_input(&mut self, input: M::Input) {
         self.flush_progress();
         let now = self.now();
@@ -587,15 +608,17 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         self.drain_outputs();
     }
 
-    /// Does what the machine asks for.
+    /// Executes all outputs of the machine. Handlers do not call the machine; their results go to
+    /// [`Self::pending_inputs`], because the machine must be drained before its next input.
     fn drain_outputs(&mut self) {
         while let Some(machine_output) = self.logged.poll() {
+            // The run has ended: outputs are still drained (and recorded), but no longer executed.
             if self.result.is_some() {
                 continue;
             }
             let output = match machine_output {
                 MachineOutput::Fetch(output) => output,
-                // The reader takes what is in order by itself.
+                // Nothing to do: the reader takes bytes from the store when they are in order.
                 MachineOutput::Stream(StreamEvent::Deliver { .. }) => continue,
                 MachineOutput::Stream(event) => {
                     self.set_standby(&event);
@@ -618,6 +641,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 Output::Close { conn } => self.close_conn(conn),
                 Output::Identified { total, validator } => self.on_identified(total, validator.as_ref()),
                 Output::Restart => {
+                    // The file has changed: everything that describes its previous version is discarded.
                     self.consumed_end = 0;
                     self.is_date_checked = false;
                     self.resumed_bytes = 0;
@@ -637,7 +661,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// What stands over links that rest from now on must not wake them later.
+    /// Closes the idle connections of links that become standby. Later use or closing would wake the radio.
     fn set_standby(&self, event: &StreamEvent) {
         let is_standby = |id: LinkId| match *event {
             StreamEvent::Standby { link, standby: true, .. } => id == link,
@@ -655,16 +679,16 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             (Some(url), Some(egress)) => {
                 self.conns.connect(conn, link, url_id, (url, at, egress), self.uplinks.interface(link).cloned());
             }
-            _ => self.reject_output(conn, "no URL has this number"),
+            _ => self.reject_output(conn, "its URL ID is unknown"),
         }
     }
 
     fn request(&mut self, req: ReqId, conn: ConnId, range: RequestRange, if_range: Option<Validator>) {
         let Some((link, url_id)) = self.conns.link_and_url(conn) else {
-            return self.reject_output(conn, "it is not there");
+            return self.reject_output(conn, "it does not exist");
         };
         let Some(get) = self.urls.request_for(url_id, range, if_range) else {
-            return self.reject_output(conn, "its URL names no host");
+            return self.reject_output(conn, "its URL has no host");
         };
         if !self.conns.request(req, conn, &get) {
             return self.reject_output(conn, "it is not open");
@@ -674,8 +698,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// An order for a connection cannot be carried out: the machine hears that it is over, as of any other that ends
-    /// (rule 6 of its contract).
+    /// Reports a connection whose output cannot be executed as closed, so that the machine gets a result for each
+    /// output (rule 6 of its contract).
     fn reject_output(&mut self, conn: ConnId, why: &str) {
         self.close_conn(conn);
         let error =
@@ -703,13 +727,13 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         self.forward_notes();
     }
 
-    /// What the server calls the file, if it may.
+    /// The file name that the server suggests, if server names are enabled.
     pub(super) fn suggested_name(&self) -> Option<String> {
         let name = self.uplinks.server_name(self.disposition.as_deref(), self.urls.url(UrlId(0)));
         name.map(|suggested| suggested.name)
     }
 
-    /// What the store has to tell the user.
+    /// Passes the messages of the store to the user.
     fn forward_notes(&mut self) {
         while let Some(note) = self.body.store.take_note() {
             self.observer.on_message(&note);
@@ -718,7 +742,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
     }
 
     fn show_notice(&mut self, notice: &Notice) {
-        // From now on the journal is of another URL.
+        // From now on the journal belongs to the URL of the new mirror.
         if let Notice::MirrorSwitched { next, .. } = notice
             && let Some(url) = self.urls.url(*next)
         {
@@ -730,7 +754,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         self.notice_shown = true;
     }
 
-    /// Interfaces that came, went or changed.
+    /// Applies interfaces that appeared, disappeared or changed.
     fn poll_links(&mut self, cx: &mut Context<'_>) -> bool {
         let Poll::Ready(changes) = self.uplinks.poll_changes(cx) else { return false };
         self.conns.clear_dns();
@@ -745,8 +769,9 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         true
     }
 
-    /// Tells whether a stream's reader has made room.
+    /// Runs the due work of the store. Returns whether the reader of a stream has consumed bytes.
     fn poll_store(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        // A notification is polled until it is pending: only then is the waker registered for the next one.
         while let Some(notify) = self.body.store.reader_notify() {
             let reader = self.reader_wait.get_or_insert_with(|| Box::pin(async move { notify.notified().await }));
             if reader.as_mut().poll(cx).is_pending() {
@@ -785,20 +810,20 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
     }
 }
 
-/// The connections, in the order of their numbers, from the one behind `served` on: under a limit the first one takes what
-/// there is, and whoever came behind it each time would look silent.
+/// The connections in the order of their IDs, beginning after `served`. Without the rotation, the first connection
+/// would use up a rate limit in each iteration, and those behind it would look stalled.
 fn rotated_after(served: ConnId, mut ids: Vec<ConnId>) -> Vec<ConnId> {
     let after = ids.partition_point(|id| *id <= served);
     ids.rotate_left(after);
     ids
 }
 
-/// Other downloaders say nothing of it.
-const UNCONFIRMED_END: &str = "the server ended the connection without closing TLS, and told no length: the file may \
-                               be cut short (--checksum would tell)";
-/// Reads on one connection before the others have their turn.
+/// Shown for a body that ends with the connection. Other downloaders accept it without a message.
+const UNCONFIRMED_END: &str = "the server closed the connection without closing TLS and stated no length: the file may \
+                               be truncated (verify it with --checksum)";
+/// Reads on one connection before the next one is polled.
 const READS_PER_POLL: usize = 4;
-/// The machine hears of bytes this often; finer steps cost time and change no decision.
+/// Interval of the reports of received bytes to the machine. Shorter ones cost CPU time and change no decision.
 const DATA_REPORT_INTERVAL: Duration = Duration::from_millis(1);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,12 +1,12 @@
-//! The joules of a download: what the machine hears and asks for, told to a meter.
+//! Energy of a download: feeds an energy meter with the inputs and outputs of the machine.
 //!
-//! In: the inputs and outputs of `core::fetch` with their times, live from a run or later from its log. Out: an
-//! [`Account`].
+//! The inputs and outputs of `core::fetch` come from a running download, or later from its decision log. The result
+//! is an [`EnergyBreakdown`].
 //!
-//! 1. A run and its log give the same joules, because both go through here.
-//! 2. Signs of traffic are: a connection or a request begun (a radio wakes with the first of them), an answer's head, and
-//!    body bytes. Acknowledgements, retransmissions and headers are not counted: the models' prices per bit are those of
-//!    files, not of packets.
+//! 1. A run and the replay of its log give the same energy, because both use this type.
+//! 2. Radio activity is a connection or request that begins (the first one wakes the radio), a response head, and
+//!    body bytes. ACKs, retransmissions and headers are not counted, because the energy per bit of the models
+//!    refers to files, not to packets.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use marline_core::fetch::{ConnId, Input, Output, ReqId};
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::units::{DataSize, Instant};
 
-/// A download as a meter sees it.
+/// Translates the events of a download into radio activity.
 #[derive(Clone, Debug)]
 pub struct DownloadEnergy {
     meter: Meter,
@@ -26,7 +26,7 @@ pub struct DownloadEnergy {
 }
 
 impl DownloadEnergy {
-    /// Nothing has happened yet.
+    /// A meter for a download that has not begun.
     pub fn new(model: Model) -> Self {
         Self {
             meter: Meter::new(model, Instant::ZERO),
@@ -37,7 +37,7 @@ impl DownloadEnergy {
         }
     }
 
-    /// The machine heard this.
+    /// Records an input of the machine.
     pub fn on_input(&mut self, at: Instant, input: &Input) {
         self.tick(at);
         match input {
@@ -65,12 +65,12 @@ impl DownloadEnergy {
         }
     }
 
-    /// Time has passed.
+    /// Advances the time.
     pub fn tick(&mut self, at: Instant) {
         self.now = self.now.max(at);
     }
 
-    /// The machine asked for this, in the moment last told of.
+    /// Records an output of the machine, at the time of the latest input or tick.
     pub fn on_output(&mut self, output: &Output) {
         match output {
             Output::Connect { conn, link, .. } => {
@@ -92,27 +92,27 @@ impl DownloadEnergy {
         }
     }
 
-    /// Everything up to now, with the tails to come.
+    /// Energy up to now, including the radio tails that follow.
     pub fn breakdown(&self) -> EnergyBreakdown {
         self.meter.energy_until_idle(self.now)
     }
 
-    /// Every link that there was, with the body bytes that came over it.
+    /// All links that were ever added, with their received body bytes.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, &LinkProfile, DataSize)> {
         self.links.iter().map(|(link, (profile, carried))| (*link, profile, *carried))
     }
 
-    /// The newest time told of.
+    /// Time of the latest input or tick.
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// The meter, for what its radios do now.
+    /// The energy meter, which also has the present state of each radio.
     pub const fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// A connection is over, and so are its requests.
+    /// Forgets a closed connection and its requests.
     fn forget_conn(&mut self, conn: ConnId) {
         self.conn_links.remove(&conn);
         self.request_links.retain(|_, (conn_id, _)| *conn_id != conn);

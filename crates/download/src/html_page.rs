@@ -1,18 +1,19 @@
-//! An HTML page where a file was wanted: a login, "cannot scan for viruses", an error that is sent with status 200.
+//! Recognizes an HTML page in place of the requested file: a login page, "cannot scan for viruses", an error page
+//! with status 200.
 //!
-//! 1. Both must say so: the server, that what it sent is HTML, and its first bytes. Many servers call each file HTML whose
-//!    name they do not know, and a page may be called anything.
-//! 2. The name must be of another kind of file. A URL without an extension, or with one of a page or a program that
-//!    makes pages, may well be one; so may a file that the user has named like one.
+//! 1. Both the Content-Type and the first bytes must be those of HTML. Many servers declare files with unknown
+//!    extensions as HTML, and a page may have any name.
+//! 2. The URL must name another kind of file. A URL without an extension, or with the extension of a page or of a
+//!    program that generates pages, may be a page. So may a file that the user has named like a page.
 //!
-//! The size alone was not used: small files are as common as pages.
+//! The size is no criterion: small files are as common as pages.
 
 use std::path::Path;
 
 use url::Url;
 
-/// What kind of file was wanted instead of the page that came; none: it is no page, or a page was wanted. `named` is the
-/// file that the user has named.
+/// The extension of the expected file, if the response is an unexpected page; none: it is no page, or a page is
+/// expected. `target_name` is the file that the user has named, `head` the first bytes of the body.
 pub(super) fn expected_extension(
     url: &Url,
     target_name: Option<&Path>,
@@ -31,7 +32,8 @@ pub(super) fn expected_extension(
     (is_extension(&kind) && !is_page_extension(&kind)).then_some(kind)
 }
 
-/// Whether the server says that it sends a page where the URL does not name one: it may stand for the file.
+/// Whether the server declares a page although the URL does not name one: it may be an error page in place of the
+/// file. The body is not examined, because it has not arrived yet.
 pub(super) fn may_be_error_page(url: &Url, content_type: Option<&str>) -> bool {
     let kind = url.path_segments().and_then(|mut path| path.next_back()?.rsplit_once('.').map(|(_, kind)| kind));
     content_type.is_some_and(is_html) && !kind.is_some_and(|kind| is_page_extension(&kind.to_ascii_lowercase()))
@@ -42,7 +44,7 @@ fn is_html(content_type: &str) -> bool {
     ["text/html", "application/xhtml+xml"].iter().any(|html| media.eq_ignore_ascii_case(html))
 }
 
-/// Whether the bytes begin as a page does.
+/// Whether the bytes begin like an HTML document.
 fn looks_like_html(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head).to_ascii_lowercase();
     let text = text.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
@@ -52,14 +54,14 @@ fn looks_like_html(head: &[u8]) -> bool {
         || (text.starts_with("<?xml") && text.contains("<html"))
 }
 
-/// Whether what stands behind the last dot is an extension at all: `v1.2` and `example.info-page` have none.
+/// Whether the text after the last dot is an extension at all: `v1.2` and `example.info-page` have none.
 fn is_extension(kind: &str) -> bool {
     (1..=11).contains(&kind.len())
         && kind.bytes().all(|byte| byte.is_ascii_alphanumeric())
         && kind.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// Whether a file of this kind is a page, or a program on the server that makes pages.
+/// Whether files with this extension are pages, or programs on the server that generate pages.
 fn is_page_extension(kind: &str) -> bool {
     let pages = [
         "html", "htm", "xhtml", "xht", "shtml", "dhtml", "mhtml", "mht", "asp", "aspx", "jsp", "jspx", "jsf",
@@ -68,7 +70,7 @@ fn is_page_extension(kind: &str) -> bool {
     pages.contains(&kind) || kind.starts_with("php") || kind.starts_with("phtml")
 }
 
-/// As many bytes as tell a page.
+/// Number of bytes at the beginning of a body that are examined.
 pub(super) const SNIFF_LEN: usize = 512;
 
 #[cfg(test)]
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_in_place_of_a_file_is_told_by_name_type_and_bytes() {
+    fn an_unexpected_page_is_recognized_by_name_type_and_bytes() {
         let html = "text/html; charset=utf-8";
         for (url, named, media, head, want) in [
             ("http://h/big.zip", None, html, "<!DOCTYPE html><html>", Some("zip")),
@@ -88,11 +90,11 @@ mod tests {
             ("http://h/model.safetensors", None, html, "\u{feff}<!-- login -->", Some("safetensors")),
             ("http://h/x.mp4", Some("film"), html, "<html>", Some("mp4")),
             ("http://h/x.7z", None, "application/xhtml+xml", "<?xml version='1.0'?><html>", Some("7z")),
-            // The bytes or the type say that it is something else.
+            // The bytes or the content type are not those of a page.
             ("http://h/big.zip", None, html, "PK\u{3}\u{4}", None),
             ("http://h/big.zip", None, "application/zip", "<html>", None),
             ("http://h/feed.xml", None, html, "<?xml version='1.0'?><rss>", None),
-            // A page is what is wanted.
+            // A page is expected.
             ("http://h/index.html", None, html, "<html>", None),
             ("http://h/", None, html, "<html>", None),
             ("http://h/download?file=big.zip", None, html, "<html>", None),

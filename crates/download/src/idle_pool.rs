@@ -1,19 +1,21 @@
-//! Connections that stand and have nothing to do: kept for the next request to the same place.
+//! Pool of idle connections, kept for the next request to the same server.
 //!
-//! In: connections that a run no longer needs, and the wish for a spare one. Out: a connection that is as good as new,
-//! so that a seek costs one round trip and no handshakes.
+//! A run returns connections that it no longer needs, and may have a spare connection opened. The next run takes an
+//! open connection from the pool, so that a seek costs one RTT and no handshakes.
 //!
-//! 1. A connection goes only to where it leads: the same link, scheme, host and port; and only to a transfer that might have
-//!    opened it ([`Right`]).
-//! 2. One that is busy is closed when its run ends early, HTTP/2 too: behind a reset comes first what the server's kernel
-//!    holds of the old answer. So while one is busy, a spare one is opened beside it.
-//! 3. What the server has closed is dropped: each is looked at every second, and once more before it is given away.
-//! 4. None is kept longer than [`LONGEST`], nor more than [`MOST`] of them; over a cellular link [`BRIEFLY`], as the end of
-//!    a connection would wake a radio that has gone to sleep.
-//! 5. Over a link that rests none is kept at all, until somebody connects over it.
+//! 1. A connection is reused only for the same link, scheme, host and port, and only by a transfer that is allowed
+//!    to open it itself ([`EgressPolicy`]).
+//! 2. A busy connection is closed when its run ends early, with HTTP/2 as well: after a reset, the data of the old
+//!    response that is in the server's kernel still arrives first. So while a connection is busy, a spare one is
+//!    opened beside it.
+//! 3. Connections that the server has closed are dropped. Each one is checked every second, and again before it is
+//!    reused.
+//! 4. A connection is kept for at most [`MAX_IDLE`], and at most [`MAX_CONNS`] are kept. Over a cellular link the
+//!    limit is [`MAX_IDLE_CELLULAR`], because closing the connection later would wake a sleeping radio.
+//! 5. No connection is kept over a standby link, until a transfer connects over that link again.
 //!
-//! One pool for everything, as HTTP libraries have it, was not used: connections under load belong to their run, whose
-//! pump polls them; only the idle ones are here.
+//! One pool for busy and idle connections, as HTTP libraries have it, was rejected: busy connections belong to
+//! their run, whose driver polls them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,11 +31,11 @@ use marline_net::http::{Connection, Event, Sink, resolver_host};
 use marline_net::links::Interface;
 use url::Url;
 
-/// Where a connection leads, and over which link.
+/// Destination and link of a connection: what two interchangeable connections have in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct PoolKey {
     interface: Option<String>,
-    /// Its radio sleeps soon after the last packet.
+    /// Whether the link is cellular: its radio sleeps soon after the last packet.
     is_cellular: bool,
     is_tls: bool,
     host: String,
@@ -41,7 +43,7 @@ pub(crate) struct PoolKey {
 }
 
 impl PoolKey {
-    /// To the URL's host over an interface; without one wherever the routing table leads.
+    /// The key for the URL's host over an interface; without one, over the link that the routing table selects.
     pub(crate) fn for_url(url: &Url, interface: Option<&Interface>) -> Self {
         Self {
             interface: interface.map(|interface| interface.name.clone()),
@@ -53,7 +55,7 @@ impl PoolKey {
     }
 }
 
-/// All idle connections of a program. Clones are the same pool.
+/// All idle connections of a program. Clones share one pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdlePool {
     state: Rc<RefCell<PoolState>>,
@@ -62,14 +64,14 @@ pub(crate) struct IdlePool {
 #[derive(Debug, Default)]
 struct PoolState {
     idle_conns: BTreeMap<PoolKey, Vec<(Instant, Connection)>>,
-    /// Spares that are being opened.
+    /// Keys for which a spare connection is being opened.
     opening: BTreeSet<PoolKey>,
-    /// Devices whose links rest.
+    /// Devices of standby links.
     standby_devices: BTreeSet<String>,
 }
 
 impl IdlePool {
-    /// A connection that stands and may be used with this right; the one that was used last.
+    /// Takes the most recently used connection that is still open and allowed by `egress`.
     pub(crate) fn reuse(&self, key: &PoolKey, egress: EgressPolicy) -> Option<Connection> {
         let mut pool = self.state.borrow_mut();
         let idle = pool.idle_conns.get_mut(key)?;
@@ -86,7 +88,7 @@ impl IdlePool {
         None
     }
 
-    /// Keeps a connection on which nothing is awaited.
+    /// Adds a connection without pending requests, unless it was closed or its link is in standby.
     pub(crate) fn insert(&self, key: PoolKey, mut connection: Connection) {
         if !is_alive(&mut connection) {
             return;
@@ -98,7 +100,7 @@ impl IdlePool {
         }
     }
 
-    /// Sees to it that one connection is kept: opens it with `dialing` if there is none. Needs a local set of tokio.
+    /// Opens a connection with `dial` if the pool has none for this key. Needs a tokio `LocalSet`.
     pub(crate) fn open_spare<F>(&self, key: &PoolKey, dial: impl FnOnce() -> F)
     where
         F: Future<Output = Option<Connection>> + 'static,
@@ -122,36 +124,37 @@ impl IdlePool {
         });
     }
 
-    /// The link of this device rests: what stands over it is closed, while its radio is awake anyway.
+    /// The link of this device becomes standby: its idle connections are closed now, while the radio is still
+    /// awake.
     pub(crate) fn on_standby(&self, device: &str) {
         let mut pool = self.state.borrow_mut();
         pool.standby_devices.insert(device.to_owned());
         pool.idle_conns.retain(|key, _| key.interface.as_deref() != Some(device));
     }
 
-    /// Somebody connects over this device.
+    /// A transfer connects over this device, so its link is no longer in standby.
     pub(crate) fn on_active(&self, device: &str) {
         self.state.borrow_mut().standby_devices.remove(device);
     }
 
-    /// What leads there is of no use any more.
+    /// Drops the connections of a key, for instance because the server requires another HTTP version.
     pub(crate) fn remove(&self, key: &PoolKey) {
         self.state.borrow_mut().idle_conns.remove(key);
     }
 
-    /// Links have changed: nothing is sure to stand.
+    /// Drops everything: after a link change, no connection is certain to work.
     pub(crate) fn clear(&self) {
         let mut pool = self.state.borrow_mut();
         pool.idle_conns.clear();
         pool.standby_devices.clear();
     }
 
-    /// How many are kept.
+    /// Number of idle connections.
     pub(crate) fn len(&self) -> usize {
         self.state.borrow().idle_conns.values().map(Vec::len).sum()
     }
 
-    /// Looks after them, for ever.
+    /// Drops closed and expired connections every second. Never returns.
     pub(crate) async fn run(self) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
@@ -183,10 +186,10 @@ impl PoolState {
     }
 }
 
-/// Whether the other end has not said anything: on an idle connection that would be its end.
+/// Whether the server has sent nothing: on an idle connection, any data or end of stream means that it is closing.
 fn is_alive(connection: &mut Connection) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
-    // HTTP/2 may answer its peer here, and then has no event to tell.
+    // HTTP/2 may process control frames here (and answer a PING); that yields no event.
     let polled = connection.poll_event(&mut cx, &mut [0; 512], &mut NullSink, DataSize::ZERO);
     !matches!(polled, Poll::Ready(Event::Closed { .. } | Event::Head { .. } | Event::Data { .. }))
 }
@@ -197,12 +200,14 @@ impl Sink for NullSink {
     fn body(&mut self, _: ReqId, _: &[u8]) {}
 }
 
-/// Servers close idle connections after 5 s (Apache httpd 2.4) to 75 s (nginx 1.22) by default. chosen: a minute.
+/// By default, servers close idle connections after 5 s (Apache httpd 2.4) to 75 s (nginx 1.22). chosen: one
+/// minute.
 const MAX_IDLE: Duration = Duration::from_secs(60);
-/// chosen: for a seek, or the next segment. What it costs is that much more of a tail of ten seconds.
+/// chosen: enough for a seek or the next segment. The cost is at most three seconds more of a ten-second radio
+/// tail.
 const MAX_IDLE_CELLULAR: Duration = Duration::from_secs(3);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// chosen: two for each of sixteen places.
+/// chosen: two connections for each of sixteen servers.
 const MAX_CONNS: usize = 32;
 
 #[cfg(test)]
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_given_only_for_its_own_way_and_only_once() {
+    fn a_connection_is_reused_only_for_its_key_and_only_once() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let (warm, url) = (IdlePool::default(), "http://h/x".parse::<Url>().unwrap());
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_not_given_to_a_transfer_that_might_not_open_it() {
+    fn a_connection_is_not_reused_by_a_transfer_that_must_not_open_it() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let (warm, way) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn over_a_link_that_rests_nothing_is_kept_until_somebody_connects() {
+    fn nothing_is_kept_over_a_standby_link_until_a_transfer_connects() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let (warm, url) = (IdlePool::default(), "http://h/x".parse::<Url>().unwrap());
@@ -281,7 +286,7 @@ mod tests {
             warm.on_standby("lte");
             assert!(warm.reuse(&over("lte"), EgressPolicy::user()).is_none());
             warm.insert(over("lte"), dial(&listener).await);
-            warm.open_spare(&over("lte"), || async { panic!("it rests") });
+            warm.open_spare(&over("lte"), || async { panic!("the link is in standby") });
             assert_eq!(warm.len(), 1);
             warm.on_active("lte");
             warm.insert(over("lte"), dial(&listener).await);
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_closed_is_not_given() {
+    fn a_connection_closed_by_the_server_is_not_reused() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let (warm, way) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn one_spare_is_opened_and_no_second() {
+    fn only_one_spare_connection_is_opened() {
         run_local(async {
             let listener = Rc::new(TcpListener::bind("127.0.0.1:0").unwrap());
             let (warm, way) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
@@ -328,14 +333,14 @@ mod tests {
                     break listener.accept().unwrap();
                 }
             };
-            warm.open_spare(&way, || async { panic!("there is one already") });
+            warm.open_spare(&way, || async { panic!("the pool has a spare connection") });
             tokio::task::yield_now().await;
             assert_eq!((opened.get(), warm.len()), (1, 1));
         });
     }
 
     #[test]
-    fn not_more_are_kept_than_the_bound() {
+    fn the_pool_is_bounded() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let warm = IdlePool::default();

@@ -1,19 +1,20 @@
-//! Downloads over several links at once: `marline get`, and what the proxy reads its media with.
+//! Downloads over several links at once, for `marline get` and for the proxy's media segments.
 //!
-//! A [`Batch`] of files goes in, the files come out, and a [`BatchWatcher`] sees how they get on. Each download tells the
-//! machine `marline_core::fetch` what happens on its connections and does what the machine decides; `marline_core::batch`
-//! shares the links among several downloads. All of them run on one task.
+//! A [`Batch`] describes a run, [`run()`] carries it out, and a [`BatchObserver`] receives its progress. Each
+//! download is driven by a state machine, `marline_core::fetch`: the driver reports the events of its connections
+//! and executes the machine's outputs. `marline_core::batch` divides the links among concurrent downloads. All
+//! downloads of a batch run in one task.
 //!
-//! Main types: [`Batch`] and [`Settings`] describe a run, [`run()`] carries it out, [`Report`] is its result, and
-//! [`store::Store`] is the file that a crash leaves whole. [`metalink`] reads lists of files with their digests.
+//! Main types: [`Batch`] and [`Settings`] describe a run, [`Report`] is its result, and [`store::Store`] is the
+//! target file, which survives crashes. [`metalink`] reads lists of files with their mirrors and digests.
 //!
 //! 1. Nothing is sent before the links are chosen and the target can be written.
-//! 2. Whatever ends a run early (an error, the user, the time limit) leaves files that the next run goes on with.
-//! 3. The decision log is opened when the target is locked, and never is the target itself.
-//! 4. A URL on this host itself uses no link at all.
+//! 2. A run that ends early (an error, the user, the time limit) leaves files that the next run resumes.
+//! 3. The decision log is opened after the target is locked, and it is never the target itself.
+//! 4. A URL on this host uses no link at all.
 //!
-//! Where to start reading: `batch` (what a run does), `download` (one file), `pump` (its event loop: from a socket's buffer
-//! to the file, and back to the machine), then [`store`].
+//! To read the crate, start with `batch` (one run), then `download` (one file), `driver` (its event loop: from the
+//! socket's buffer to the file, and progress to the machine), then [`store`].
 
 mod batch;
 mod body_sink;

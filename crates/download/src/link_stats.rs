@@ -1,4 +1,5 @@
-//! Counting for reports: what each link did, when, and what the run cost.
+//! Counters for progress and reports: bytes, times, requests and failures of each link, and the resources used by
+//! the process.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::report::{LinkProgress, LinkReport, Progress};
 
-/// What one link did.
+/// Counters of one link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkStats {
     pub(super) profile: LinkProfile,
@@ -22,11 +23,11 @@ pub(super) struct LinkStats {
     pub(super) last_byte_at: Option<Instant>,
     pub(super) min_rtt: Option<Duration>,
     pub(super) dns_source: Option<String>,
-    /// What went wrong since something came over it.
+    /// The last failure since data was last received.
     pub(super) last_error: Option<String>,
-    /// Somebody who knows says that the server's name does not exist, and nothing else has happened since.
+    /// Whether the last failure was an authoritative denial of the server's name.
     pub(super) is_name_denied: bool,
-    /// Its first trouble was told.
+    /// Whether the first failure was shown to the user.
     pub(super) error_shown: bool,
 }
 
@@ -55,8 +56,8 @@ impl LinkStats {
         self.last_error = None;
     }
 
-    /// A connection failed, or one that stood broke. Tells whether this is worth a line: the first trouble of a link
-    /// over which nothing has come yet, for else there is silence until the retries are over.
+    /// Records a failed or broken connection. Returns whether to show a message: only for the first failure of a
+    /// link that has received nothing yet. Without it the user would see nothing until all retries have failed.
     pub(super) fn on_failure(&mut self, error: &ConnError, denied: bool) -> bool {
         self.retries += 1;
         self.is_name_denied = denied;
@@ -94,14 +95,14 @@ impl LinkStats {
     }
 }
 
-/// Time between the last bytes of the link that ended first and of the one that ended last.
+/// Time between the last byte of the link that finished first and that of the link that finished last, in seconds.
 pub(super) fn end_time_spread(link_stats: &[LinkStats]) -> Option<f64> {
     let ends: Vec<Instant> = link_stats.iter().filter_map(|stats| stats.last_byte_at).collect();
     let (first, last) = (ends.iter().min()?, ends.iter().max()?);
     (ends.len() > 1).then(|| (*last - *first).as_secs_f64())
 }
 
-/// Where a running download stands. `opening` tells what a link without a connection is waiting for.
+/// Progress of a running download. `opening_phase` returns what a link without a connection is waiting for.
 pub(super) fn progress(
     status: &Status,
     link_stats: &[LinkStats],
@@ -138,7 +139,7 @@ pub(super) fn progress(
     }
 }
 
-/// How a link stands while the run goes on, in words: with what it is waiting for, and what went wrong before.
+/// State of a link during the run, as text: with what it is waiting for, and the last failure.
 fn live_state(link_status: &LinkStatus, stats: &LinkStats, opening_phase: Option<&str>) -> String {
     match (link_status, opening_phase, &stats.last_error) {
         (LinkStatus::Stalled, Some(phase), _) => format!("silent, {phase}"),
@@ -149,7 +150,7 @@ fn live_state(link_status: &LinkStatus, stats: &LinkStats, opening_phase: Option
     }
 }
 
-/// How a link stands, in words.
+/// State of a link, as the text that reports contain.
 pub(super) fn status_text(link_status: &LinkStatus) -> String {
     match link_status {
         LinkStatus::Up => "up".to_owned(),
@@ -160,24 +161,24 @@ pub(super) fn status_text(link_status: &LinkStatus) -> String {
     }
 }
 
-/// The state of one link in a status.
+/// State of one link; `idle` if the machine does not know the link.
 pub(super) fn link_state(status: &Status, id: LinkId) -> String {
     let link_status = status.links.iter().find(|(link, ..)| *link == id).map(|(.., link_status)| link_status);
     link_status.map_or_else(|| "idle".to_owned(), status_text)
 }
 
-/// 10^6 bit/s; zero in no time.
+/// Rate in Mbit/s; zero if no time has passed.
 pub(super) fn mbps(bytes: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { bytes as f64 * 8.0 / time.as_secs_f64() / 1e6 }
 }
 
-/// User and system time of this process, all threads.
+/// CPU time of this process (user and system, all threads), in seconds.
 pub(super) fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The most memory that this process has had resident, in bytes; zero where /proc does not tell.
+/// Peak resident memory of this process, in bytes; zero if /proc is not available.
 pub(super) fn peak_rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delta_is_between_the_ends_of_links_that_worked() {
+    fn the_delta_is_between_the_end_times_of_links_that_received_data() {
         assert_eq!(end_time_spread(&[stats_ending_at(Some(1100))]), None);
         assert_eq!(end_time_spread(&[stats_ending_at(Some(1100)), stats_ending_at(None)]), None);
         let delta = end_time_spread(&[stats_ending_at(Some(1100)), stats_ending_at(Some(1350))]).unwrap();
@@ -208,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn a_links_goodput_is_over_its_own_time() {
+    fn the_goodput_of_a_link_refers_to_its_own_time() {
         let report = stats_ending_at(Some(1100)).report("up".into(), None);
         assert!((report.goodput_mbps.unwrap() - 8.0).abs() < 1e-9);
         assert_eq!(report.first_byte_s, Some(0.1));
     }
 
     #[test]
-    fn a_link_that_does_not_carry_yet_says_what_it_waits_for() {
+    fn a_link_without_data_shows_what_it_waits_for() {
         let mut fresh = stats_ending_at(None);
         let idle = LinkStatus::Idle;
         assert_eq!(live_state(&idle, &fresh, None), "idle");
@@ -225,19 +226,19 @@ mod tests {
             "silent, looking up the name"
         );
         let trouble = ConnError { kind: ConnErrorKind::Refused, text: "192.0.2.1:80: connection refused".into() };
-        assert!(fresh.on_failure(&trouble, false), "the first one is worth a line");
-        assert!(!fresh.on_failure(&trouble, false), "the second one is not");
+        assert!(fresh.on_failure(&trouble, false), "the first failure is shown");
+        assert!(!fresh.on_failure(&trouble, false), "the second one is not shown");
         assert_eq!(live_state(&idle, &fresh, None), "waiting: 192.0.2.1:80: connection refused");
         let again = live_state(&LinkStatus::Up, &fresh, Some("connecting"));
         assert_eq!(again, "connecting again: 192.0.2.1:80: connection refused");
         assert_eq!(live_state(&LinkStatus::Down, &fresh, None), "down");
         fresh.on_data(Instant::from_millis(5), DataSize::from_bytes(1));
         assert_eq!(live_state(&LinkStatus::Up, &fresh, None), "up");
-        assert!(!fresh.on_failure(&trouble, false), "it is known to work");
+        assert!(!fresh.on_failure(&trouble, false), "the link has worked before");
     }
 
     #[test]
-    fn this_process_has_used_something() {
+    fn cpu_time_and_memory_of_this_process_are_read() {
         assert!(cpu_seconds() > 0.0);
         assert!(peak_rss() > 100_000);
     }

@@ -1,12 +1,11 @@
-//! Which machines the pump drives: the download, and what stands on it.
+//! The interface that the driver needs from a state machine: implemented by `Fetch` (a download) and by `Stream` (a
+//! download that feeds a player).
 //!
-//! In: nothing. Out: what the pump needs of a machine besides the contract of [`Machine`].
+//! 1. Every machine accepts the inputs of a download. Its outputs are those of a download, or stream events. So one
+//!    driver serves all machines, as the simulated world of `sim` does.
+//! 2. A decision log begins with the machine's configuration, so that a replay can construct the machine.
 //!
-//! 1. A machine's input has room for everything that happens to a download, and its output is an order of the
-//!    download's or a word of its own: so one pump drives them all, as the world of `sim` does.
-//! 2. A log begins with the machine's configuration, from which the machine is made.
-//!
-//! A pump that owns a trait object was not used: the calls are the hot path of every download, and the log needs the
+//! A trait object was rejected: these calls are on the hot path of every download, and the log needs the concrete
 //! types.
 
 use std::fmt::Debug;
@@ -16,29 +15,29 @@ use marline_core::machine::Machine;
 use marline_core::stream::{self, Stream, StreamEvent};
 use serde::Serialize;
 
-/// A machine that the pump drives.
+/// A state machine that the driver can run.
 pub(super) trait DownloadMachine:
     Machine<
         Input: From<fetch::Input> + Clone + Debug + Serialize,
         Output: Into<MachineOutput> + Clone + Debug + Serialize,
     >
 {
-    /// What it is made from.
+    /// The configuration: the first record of a decision log.
     type Config: Clone + Serialize;
 
-    /// As a log begins.
+    /// Constructs the machine in its initial state.
     fn from_config(config: Self::Config) -> Self;
 
-    /// Where the download stands.
+    /// The state of the download: phase, sizes, received bytes, links.
     fn status(&self) -> fetch::Status;
 }
 
-/// An output, as the pump understands it.
+/// An output of either machine, in the form that the driver executes.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum MachineOutput {
-    /// On the network, or for the user.
+    /// A command for the network, or a notice for the user.
     Fetch(fetch::Output),
-    /// What only a stream says.
+    /// An event that only streams have (delivery, link mode).
     Stream(StreamEvent),
 }
 

@@ -1,16 +1,17 @@
-//! Metalink files (RFC 5854): the sources of files, with their sizes and digests. Version 3 is read as well.
+//! Parser for Metalink files (RFC 5854): lists of files with their mirrors, sizes and digests. Version 3 of the
+//! format is accepted as well.
 //!
-//! 1. A file's name is a path below a directory of the user's choice; one that leaves it is refused (RFC 5854 section 4.1.2.1).
-//!    Each part of it is made harmless as a name from a server is ([`safe_name`]): no hidden file, no option, no ending of
-//!    unfinished files.
-//! 2. Only `http` and `https` URLs count, the preferred ones first; at most [`MOST_URLS`] of a file.
-//! 3. SHA-256 and SHA-512 count for the whole file, for pieces SHA-1 too, which most files have for them. The strongest
-//!    of what a file has is taken.
-//! 4. A Metalink file often comes from somewhere else. So its URLs lead to this machine or a private network only if the
-//!    first one does ([`Right`]). A name counts as one in the Internet.
-//! 5. A file that cannot be used does not keep the others from being downloaded.
+//! 1. The name of a file is a path below a directory that the user chooses. A name that leaves it is rejected (RFC
+//!    5854 section 4.1.2.1). Each component is made safe like a name from a server ([`sanitize_name`]): no hidden
+//!    file, no option, no extension of unfinished downloads.
+//! 2. Only `http` and `https` URLs are used, in the order of preference, at most [`MAX_URLS`] for each file.
+//! 3. SHA-256 and SHA-512 are accepted for the full file. For pieces SHA-1 is accepted as well, because most files
+//!    have no other. The strongest available digest is used.
+//! 4. A Metalink file often comes from another party. So its URLs may lead to this host or a private network only
+//!    if the first URL does ([`EgressPolicy`]). A host name counts as a public address.
+//! 5. A file that cannot be used does not prevent the download of the others.
 //!
-//! What is kept is never larger than the text, so the caller's bound on the text is the bound on memory.
+//! The result is never larger than the text. So the caller's limit for the text also limits the memory.
 
 use std::net::IpAddr;
 
@@ -26,38 +27,38 @@ use url::{Host, Url};
 use crate::name::sanitize_name;
 use crate::{Checksum, Digests, MirrorUrl, PieceDigests, PieceHash};
 
-/// A file that a Metalink file describes.
+/// One file of a Metalink file.
 #[derive(Clone)]
 pub struct MetalinkFile {
-    /// A relative path of plain names.
+    /// Relative path; each component is a safe name.
     pub name: String,
-    /// Where it can be had; at least one.
+    /// URLs of the file, the preferred ones first; at least one.
     pub mirrors: Vec<MirrorUrl>,
-    /// What is known of its bytes.
+    /// Digests and size, as far as they are given.
     pub digests: Digests,
 }
 
-/// What a Metalink file describes.
+/// Contents of a Metalink file.
 #[derive(Clone, Default)]
 pub struct Metalink {
     /// The files that can be downloaded; at least one.
     pub files: Vec<MetalinkFile>,
-    /// Why other files cannot be downloaded, each with its name.
+    /// Errors of the files that cannot be downloaded, each with the file's name.
     pub rejected: Vec<MetalinkError>,
-    /// What is changed or not used, each in one line.
+    /// What was changed or ignored, one line for each message for the user.
     pub notes: Vec<String>,
 }
 
-/// Why a text is no Metalink file that can be used. Says what is wrong and where.
+/// Why a Metalink file, or one file of it, cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct MetalinkError(String);
 
-/// Reads a Metalink file.
+/// Parses a Metalink file.
 ///
 /// # Errors
-/// It is not well-formed, or no file can be used: it has no name below a directory, no usable URL, or pieces that do not fit its
-/// size and no digest of the whole.
+/// The text is not well-formed XML, or none of its files can be used. A file cannot be used without a relative path
+/// or without a usable URL, or if its pieces do not match its size and there is no digest of the full file.
 pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
     let mut reader = Reader::from_str(text.trim_start_matches('\u{feff}'));
     reader.config_mut().check_comments = false;
@@ -95,6 +96,7 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
                 }
                 content.clear();
             }
+            // Rejected, because a document type declaration can define entities that expand without limit.
             Event::DocType(_) => return Err(MetalinkError("it has a document type declaration".to_owned())),
             Event::Eof => break,
             Event::Empty(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) => {}
@@ -102,7 +104,7 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
     }
     if !path.is_empty() {
         return Err(MetalinkError(format!(
-            "not XML: the element `{}` has no end",
+            "not XML: the element `{}` is not closed",
             path.last().map_or("", String::as_str)
         )));
     }
@@ -113,7 +115,8 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
     Ok(metalink)
 }
 
-/// An element has begun.
+/// Processes a start tag. A `file` element begins a new [`FileBuilder`]; attributes of its child elements are
+/// remembered until their end tags.
 fn start_element(
     start: &BytesStart<'_>,
     path: &[String],
@@ -126,7 +129,9 @@ fn start_element(
         let parts = name.split('/').map(sanitize_name).collect::<Option<Vec<_>>>();
         let Some(parts) = parts.filter(|_| is_relative_path(&name)) else {
             *draft = None;
-            metalink.rejected.push(MetalinkError(format!("`{name}` is no name of a file below a directory")));
+            metalink
+                .rejected
+                .push(MetalinkError(format!("`{name}` is not a file path below the target directory")));
             return;
         };
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
@@ -138,7 +143,7 @@ fn start_element(
     let Some(draft) = draft else { return };
     match name {
         "url" => {
-            // Version 4 counts up from the best, version 3 down from it.
+            // In version 4, 1 is the best priority; in version 3, 100 is the best preference.
             let number = |name| attribute(start, name).and_then(|text| text.trim().parse::<u32>().ok());
             let preference = number("preference").map(|best| 1_000_000 - best.min(1_000_000));
             draft.priority = number("priority").or(preference).unwrap_or(DEFAULT_PRIORITY);
@@ -158,7 +163,7 @@ fn start_element(
     }
 }
 
-/// A file whose element has not ended.
+/// A file whose element has not ended yet.
 #[derive(Default)]
 struct FileBuilder {
     name: String,
@@ -166,15 +171,15 @@ struct FileBuilder {
     urls: Vec<(u32, Url)>,
     full_digest: Option<Checksum>,
     pieces: Option<PieceDigests>,
-    /// Of the element at hand.
+    /// Attributes of the current `url` and `hash` elements.
     priority: u32,
     hash: Option<PieceHash>,
-    /// The pieces whose digests are being read.
+    /// The `pieces` element that is being parsed.
     current_pieces: Option<PieceDigests>,
 }
 
 impl FileBuilder {
-    /// An element within it has ended.
+    /// Processes the end tag of a child element.
     fn end_element(&mut self, name: &str, within: &str, content: &str) {
         match name {
             "size" => self.size = content.parse().ok(),
@@ -216,10 +221,11 @@ impl FileBuilder {
             let count = self.size.map(|size| size.div_ceil(pieces.size.bytes()));
             let fits = are_valid && count == Some(pieces.digests.len() as u64);
             if !fits && self.size.is_some() && self.full_digest.is_none() {
-                return Err(file_error("has pieces that do not make up its size"));
+                // Without the pieces nothing could verify the file, although its author intended that.
+                return Err(file_error("has pieces that do not add up to its size"));
             }
             if !fits {
-                let why = if self.size.is_none() { "it has no size" } else { "they do not make up its size" };
+                let why = if self.size.is_none() { "it has no size" } else { "they do not add up to its size" };
                 notes.push(format!("the piece hashes of `{}` are not used: {why}", self.name));
                 self.pieces = None;
             }
@@ -230,7 +236,7 @@ impl FileBuilder {
         let source = |mut url: Url| {
             let login = (!url.username().is_empty())
                 .then(|| (url.username().to_owned(), url.password().unwrap_or_default().to_owned()));
-            // Neither can fail for a URL with a host.
+            // Neither call can fail for a URL with a host.
             let _ = url.set_username("");
             let _ = url.set_password(None);
             url.set_fragment(None);
@@ -248,7 +254,7 @@ impl FileBuilder {
     }
 }
 
-/// What the URLs of a file may be connected to, whose first one this is.
+/// Which addresses the URLs of a file may be connected to. `first` is the first of these URLs.
 fn egress_for(first: &Url) -> EgressPolicy {
     let address = match first.host() {
         Some(Host::Ipv4(address)) => Some(address.into()),
@@ -272,7 +278,7 @@ fn attribute(start: &BytesStart<'_>, name: &str) -> Option<String> {
     quick_xml::escape::unescape(&value.value).ok().map(std::borrow::Cow::into_owned)
 }
 
-/// `sha-256`, as IANA has it, or `sha256`.
+/// Parses the name of a hash function: `sha-256`, as registered by IANA, or `sha256`.
 fn parse_hash_type(name: &str) -> Option<PieceHash> {
     match name.trim().to_ascii_lowercase().as_str() {
         "sha-1" | "sha1" => Some(PieceHash::Sha1),
@@ -282,12 +288,12 @@ fn parse_hash_type(name: &str) -> Option<PieceHash> {
     }
 }
 
-/// The bytes of hexadecimal digits; empty if they are none.
+/// Decodes hexadecimal digits; empty if the text is something else.
 fn parse_hex(hex: &str) -> Vec<u8> {
     HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).unwrap_or_default()
 }
 
-/// Whether a name is of a file below the directory that it is put into.
+/// Whether a name is a relative path that does not leave its directory.
 fn is_relative_path(name: &str) -> bool {
     let parts = || name.split('/');
     !name.is_empty()
@@ -295,11 +301,11 @@ fn is_relative_path(name: &str) -> bool {
         && parts().all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// How many URLs of a file are used.
+/// Maximum number of URLs that are used for each file.
 pub const MAX_URLS: usize = 32;
-/// RFC 5854 needs four.
+/// Maximum nesting of elements; RFC 5854 needs four levels.
 const MAX_DEPTH: usize = 32;
-/// RFC 5854 section 4.2.16.1: without a priority a URL comes last.
+/// RFC 5854 section 4.2.16.1: a URL without a priority comes last.
 const DEFAULT_PRIORITY: u32 = 999_999;
 
 #[cfg(test)]
@@ -321,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_its_sources_its_size_and_its_digests() {
+    fn urls_size_and_digests_are_parsed() {
         let sha1 = "a".repeat(40);
         let file = parse_files(&format!(
             "<size>30</size><hash type=\"md5\">00</hash><hash type=\"sha-256\"> {DIGEST} </hash>\
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn version_3_is_read_too() {
+    fn version_3_is_accepted() {
         let text = format!(
             "<metalink version=\"3.0\" xmlns=\"http://www.metalinker.org/\"><files><file name=\"f\"><verification>\
              <hash type=\"sha256\">{DIGEST}</hash></verification><resources>\
@@ -357,13 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_said() {
+    fn the_error_names_the_problem() {
         for (inner, says) in [
             ("", "`d/a.iso` has no http or https URL"),
             ("<url>ftp://h/f</url>", "has no http or https URL"),
             (
                 "<url>http://h/f</url><size>30</size><pieces length=\"20\" type=\"sha-1\"></pieces>",
-                "do not make up its size",
+                "do not add up to its size",
             ),
             ("<url>", "not XML"),
         ] {
@@ -371,7 +377,7 @@ mod tests {
         }
         for name in ["../x", "/etc/passwd", "a/../b", "a//b", "", "a\\b", "a&#10;b", "."] {
             let text = format!("<metalink><file name=\"{name}\"><url>http://h/f</url></file></metalink>");
-            assert!(parse(&text).err().unwrap().to_string().contains("no name of a file"), "{name}");
+            assert!(parse(&text).err().unwrap().to_string().contains("not a file path"), "{name}");
         }
         for text in ["", "<metalink/>", "<html>", "no XML", "<!DOCTYPE x [<!ENTITY a \"b\">]><metalink></metalink>"]
         {
@@ -381,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_becomes_harmless_in_each_of_its_parts() {
+    fn each_component_of_a_name_is_made_safe() {
         for (name, becomes) in [
             (".bashrc", "bashrc"),
             (".ssh/authorized_keys", "ssh/authorized_keys"),
@@ -403,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_leaves_the_rest() {
+    fn unusable_files_do_not_affect_the_others() {
         let pieces = |count| {
             format!(
                 "<pieces length=\"20\" type=\"sha-1\">{}</pieces>",
@@ -427,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn it_leads_into_the_local_network_only_if_its_first_url_does() {
+    fn mirrors_may_be_local_only_if_the_first_url_is() {
         let allows = |first: &str, address: &str| {
             let file =
                 parse_files(&format!("<url priority=\"1\">http://{first}/f</url><url>http://b.example/f</url>"))

@@ -1,14 +1,17 @@
-//! Logins in the format of `~/.netrc`, as ftp(1), curl and wget read it.
+//! Parser for logins in the format of `~/.netrc`, as ftp(1), curl and wget read it.
 //!
-//! Words with blanks between them, in any case: `machine NAME` or `default` begins an entry, `login`, `password` and `account`
-//! belong to it, and `macdef` begins a macro that ends at an empty line. Other words are skipped, as curl does. `#` begins a
-//! comment at the start of a word. A word may stand in double quotes, in which a backslash takes the next character as it is. The
-//! crate rust-netrc was not used: it expands variables of the environment, and brings a crate under another licence for that.
+//! A file consists of words separated by white space, with keywords in any case. `machine NAME` or `default` begins
+//! an entry; `login`, `password` and `account` belong to it; `macdef` begins a macro that ends at an empty line.
+//! Other words are skipped, as in curl. `#` at the start of a word begins a comment. A word may be in double
+//! quotes, in which a backslash escapes the next character.
+//!
+//! The crate rust-netrc was rejected: it expands environment variables, and needs a crate under another license for
+//! that.
 
 use super::Logins;
 
-/// The logins of a file. None if it has text and no entry. Of several entries for a host the first one with a password counts, else
-/// the first one.
+/// Returns the logins of a file; none if the file has text but no entry. If a host has several entries, the first
+/// one with a password is used, otherwise the first one.
 pub fn parse(text: &str) -> Option<Logins> {
     let mut logins = Logins::default();
     let mut entry: Option<NetrcEntry> = None;
@@ -34,7 +37,8 @@ pub fn parse(text: &str) -> Option<Logins> {
     is_netrc.then_some(logins)
 }
 
-/// A host as URLs have it: in small letters, an IPv6 address in brackets, a name with other letters in ASCII (RFC 5891).
+/// A host in the form that URLs use: lower case, IPv6 addresses in brackets, international names in ASCII (RFC
+/// 5891).
 fn host_of(text: &str) -> String {
     if let Ok(address) = text.parse::<std::net::Ipv6Addr>() {
         return format!("[{address}]");
@@ -42,10 +46,10 @@ fn host_of(text: &str) -> String {
     url::Host::parse(text).map_or_else(|_| text.to_ascii_lowercase(), |host| host.to_string())
 }
 
-/// An entry that is being read.
+/// The entry that is being parsed.
 #[derive(Default)]
 struct NetrcEntry {
-    /// None: the default.
+    /// Host name; none: the `default` entry.
     host: Option<String>,
     login: Option<String>,
     password: Option<String>,
@@ -66,7 +70,7 @@ impl NetrcEntry {
     }
 }
 
-/// The words of a file.
+/// Iterates over the words of a file.
 struct Tokens<'a> {
     remaining: &'a str,
 }
@@ -95,7 +99,7 @@ impl Tokens<'_> {
             }
         }
         self.remaining = "";
-        // A quote without its end is no word.
+        // A quoted word without a closing quote is invalid.
         (!token.is_empty() && !is_quoted).then_some(token)
     }
 
@@ -111,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_gives_logins_by_host() {
+    fn logins_are_parsed_by_host() {
         let text = "# comment\nmachine a.example\n login me\n password \"s 3\\\"\" # more\nmacdef init\nmachine evil\n\n\
                     machine B.example login x account y password z\nmachine c.example password only\n\
                     machine a.example login second password second\ndefault login anonymous password guest";
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_curl_reads_is_read() {
+    fn files_that_curl_accepts_are_accepted() {
         for text in [
             "machine h port 80 login me password pw",
             "machine h protocol http login me password pw",
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_another_format_is_refused() {
+    fn files_in_another_format_are_rejected() {
         for text in ["secret", "login x", "machine", "machine h login", "machine h login \"x", "{\"a\":1}"] {
             assert!(parse(text).is_none(), "{text}");
         }

@@ -1,16 +1,18 @@
-//! A transfer for a reader within this program: the bytes `from..to` of a resource over all links, in order.
+//! A transfer for a reader within this program: the bytes `start..end` of a resource over all links, in order.
 //!
-//! In: a URL, what is known of its resource, which bytes are wanted. Out: a [`Reader`], and the work that fills it.
+//! [`RangeDownload::split`] turns a URL, the known properties of its resource and the requested range into a
+//! [`Reader`] and the task that fills it.
 //!
-//! 1. The work is the pump of every download, with the reader's window in the place of a file, and a [`Stream`] in the
-//!    place of the download's machine. An [`Audience`] tells it of the player, and hears what it decides.
-//! 2. What lies outside `from..to` is told to the machine as an earlier run's bytes, so it asks for nothing of it. That
-//!    takes a size and a validator; without them the transfer begins at zero and goes to the end.
-//! 3. Dropping the work closes or resets everything that is under way at once; connections that can be used again
-//!    stay with the [`Network`].
+//! 1. The task uses the driver of every download, with a reorder window instead of a file, and with [`Stream`] as
+//!    its machine. A [`StreamObserver`] reports the state of the player and receives the machine's decisions.
+//! 2. Bytes outside `start..end` are reported to the machine as received by an earlier run, so that it does not
+//!    request them. That requires a size and a validator; without them the transfer covers the whole resource.
+//! 3. Dropping the task closes or resets everything in flight at once. Reusable connections return to the pool of
+//!    the [`ClientContext`].
 //!
-//! One transfer for a whole session, which follows the player's seeks, was not used: an answer that is over must be over
-//! at once, and a run that ends is the surest way. What was learnt stays with the [`Network`] and the audience.
+//! One transfer for a whole session, which follows the player's seeks, was rejected: an obsolete response must end
+//! at once, and ending the transfer is the most reliable way. Estimates are kept by the [`ClientContext`] and the
+//! observer.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -38,88 +40,89 @@ use super::url_table::UrlTable;
 use super::{DownloadError, DownloadObserver, Progress};
 use crate::store::{Reader, Store};
 
-/// What a reader wants.
+/// A transfer to start: which bytes of which resource, and how.
 pub struct RangeDownload {
-    /// Where the resource is.
+    /// URL of the resource.
     pub url: Url,
-    /// Further header fields.
+    /// Additional header fields.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Of these, what goes wherever redirects lead.
+    /// The header fields that are sent after redirects to other origins as well.
     pub cross_origin_headers: Vec<(HeaderName, HeaderValue)>,
-    /// What servers have set.
+    /// Cookies that servers have set.
     pub cookie_jar: Rc<CookieJar>,
-    /// For Basic authentication at the URL's host.
+    /// User and password for Basic authentication at the URL's host.
     pub basic_auth: Option<(String, String)>,
-    /// What the URL may lead to.
+    /// Which addresses the URL may lead to.
     pub egress: EgressPolicy,
-    /// How the machine decides; window, resumption and prices are filled in here.
+    /// Configuration of the machine. The window, the resumed ranges and the prices are set by
+    /// `RangeDownloadTask::run`.
     pub config: Config,
-    /// Interfaces that should be asked first, the best one first.
+    /// Interfaces in the order in which they should be used, the best one first.
     pub preferred_links: Vec<String>,
-    /// What earlier transfers have learnt of links: their interfaces, what they brought, and whether they rested.
+    /// Estimates from earlier transfers: interface, rate, and whether the link was in standby.
     pub link_estimates: Vec<(String, Bitrate, bool)>,
-    /// What bytes cost over the interfaces of these names, in millionths of the currency for 10^9 bytes.
+    /// Prices by interface, in millionths of the currency for 10^9 bytes.
     pub link_prices: Vec<(String, u64)>,
-    /// Where to write the log of every input and decision.
+    /// File for the decision log; none: no log.
     pub trace: Option<PathBuf>,
-    /// What the resource is; none: not known yet, then `from` is zero and `to` is none.
+    /// Size and validator of the resource; none: not known yet, then `start` is zero and `end` is none.
     pub resource: Option<KnownResource>,
-    /// The first byte that is wanted.
+    /// The first byte to transfer.
     pub start: u64,
-    /// One past the last byte; none: to the end.
+    /// One past the last byte to transfer; none: to the end of the resource.
     pub end: Option<u64>,
-    /// How many bytes may wait for the reader.
+    /// Maximum number of bytes that are buffered for the reader.
     pub window: DataSize,
 }
 
-/// What makes ranges of a resource fit together.
+/// What is known of a resource, so that ranges of it can be combined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KnownResource {
-    /// Its length.
+    /// Size of the resource.
     pub total: DataSize,
-    /// What tells this version of it from others.
+    /// Identifies the version of the resource.
     pub validator: Validator,
 }
 
-/// What an answer said, and where redirects have led to it.
+/// Metadata of the first usable response, and its URL after redirects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResourceInfo {
-    /// What the head of the response says of its body.
+    /// Metadata from the response head.
     pub meta: ResponseMeta,
-    /// Where it was found, after redirects.
+    /// URL of the response, after redirects.
     pub url: Url,
-    /// What this URL may be connected to.
+    /// Which addresses this URL may be connected to.
     pub egress: EgressPolicy,
-    /// The server that answered.
+    /// Address of the server; none: unknown, because a proxy was used.
     pub server: Option<IpAddr>,
 }
 
-/// Who knows the player, and wants to know what is decided.
+/// Supplies the state of the player, and receives the estimates and decisions of the stream.
 pub trait StreamObserver: DownloadObserver {
-    /// What the stream should hear of the player now; asked ten times a second.
+    /// The present state of the player, for the machine. Called ten times a second; none: nothing to report.
     fn player_input(&mut self, stream: &Stream) -> Option<PlayerInput>;
-    /// The links on which something is under way now.
+    /// The links that carry requests at present.
     fn on_busy_links(&mut self, links: &[LinkId], name: &dyn Fn(LinkId) -> String);
-    /// What the stream has learnt of its links by now.
+    /// The machine's present rate estimates of its links.
     fn on_estimates(&mut self, estimates: &[InitialEstimate], name: &dyn Fn(LinkId) -> String);
-    /// What the stream has said of its links.
+    /// An event of the stream, such as a change of the link mode.
     fn on_stream_event(&mut self, event: &StreamEvent, name: &dyn Fn(LinkId) -> String);
 }
 
-/// The work that fills a reader's window.
+/// The task that fills the reader's window.
 pub struct RangeDownloadTask {
     download: RangeDownload,
     store: Store,
 }
 
 impl RangeDownload {
-    /// The reader's end, and the work.
+    /// Returns the reader and the task that fills it.
     pub fn split(self) -> (Reader, RangeDownloadTask) {
         let (store, reader) = Store::for_reader(self.start, self.window, self.resource.is_some());
         (reader, RangeDownloadTask { download: self, store })
     }
 
-    /// Everything outside `from..to` as an earlier run's.
+    /// Presents everything outside `start..end` as received by an earlier run.
     fn resume_state(&self) -> Option<Resume> {
         let KnownResource { total, validator } = self.resource.clone()?;
         let end = self.end.unwrap_or(total.bytes()).min(total.bytes());
@@ -128,7 +131,8 @@ impl RangeDownload {
         Some(Resume { total, validator, ranges: held_ranges, mirror: Some(UrlId(0)) })
     }
 
-    /// When a link that is asked now has brought something worth while; never, if nothing is known of it.
+    /// Time until a link that gets a request now has delivered a first burst; [`Duration::MAX`] if its RTT is
+    /// unknown.
     fn expected_response_time(&self, context: &ClientContext, name: &str) -> Duration {
         let rtt = context.loaded_rtt(name);
         let rate = self.link_estimates.iter().find(|(link_name, ..)| link_name == name).map(|(_, rate, _)| *rate);
@@ -155,11 +159,11 @@ impl RangeDownload {
 }
 
 impl RangeDownloadTask {
-    /// Ends when all bytes are in the window or cannot be had. `learnt` gets what the first good answer says before the
-    /// reader hears of it.
+    /// Runs until all bytes are in the window, or cannot be fetched. `resource` is set to the metadata of the first
+    /// usable response before the reader gets its first byte.
     ///
     /// # Errors
-    /// As those of a download.
+    /// See [`DownloadError`].
     pub async fn run(
         self,
         context: &ClientContext,
@@ -190,8 +194,8 @@ impl RangeDownloadTask {
         let mut driver = DownloadDriver::new(logged, body, sockets, url_table, uplinks, &mut observer_ref, started);
         let mut links: Vec<LinkId> = driver.uplinks.ids().collect();
         links.iter().for_each(|link| driver.add_link_stats(*link));
-        // As in a download: those that cost nothing first. Of these the one first that is known to answer soonest: who is
-        // asked first brings what the player waits for.
+        // As in a download, unmetered links come first. Among these, the link with the shortest expected response
+        // time comes first, because the first request delivers the bytes that the player waits for.
         let preference =
             |name: &String| feed.preferred_links.iter().position(|best| best == name).unwrap_or(usize::MAX);
         links.sort_by_key(|link| {
@@ -199,8 +203,9 @@ impl RangeDownloadTask {
             Some((profile.metered, feed.expected_response_time(context, &profile.name), preference(&profile.name)))
         });
         driver.set_start(feed.start);
-        // Without us the player would get the same, and be told the same of it.
+        // Without marline, the player would receive the same encoded body with the same header fields.
         driver.accepts_encoded = true;
+        // The machine gets the state of the player before the first link, because its first decision depends on it.
         if let Some(player_input) = adapter.0.borrow_mut().player_input(driver.logged.machine()) {
             driver.feed_own_input(player_input.into());
         }
@@ -213,6 +218,8 @@ impl RangeDownloadTask {
         let mut next_input_at = started;
         let final_progress = FinalProgress(&mut driver);
         let ended = poll_fn(|cx| {
+            // Each poll runs the driver first. Then it passes on what the driver has produced: response metadata,
+            // estimates and events.
             let driver = &mut *final_progress.0;
             let ended = driver.poll(cx);
             if let Some((url_id, server, meta)) = driver.response_meta.take() {
@@ -239,7 +246,7 @@ impl RangeDownloadTask {
                 let input = adapter.0.borrow_mut().player_input(driver.logged.machine());
                 if let Some(player_input) = input {
                     driver.feed_own_input(player_input.into());
-                    // What follows from it is done in a turn of its own.
+                    // The resulting outputs are executed in another iteration, so another poll is needed.
                     cx.waker().wake_by_ref();
                 }
             }
@@ -257,8 +264,8 @@ impl RangeDownloadTask {
     }
 }
 
-/// Shows once more how it went, however it ends: a reader that has all lets go before the next look, and what came since
-/// the last one is counted, too.
+/// Reports the progress once more, however the transfer ends. A reader that has received everything may drop the
+/// task before the next regular report, whose bytes would not be counted.
 struct FinalProgress<'a, 'b>(&'a mut DownloadDriver<'b, Stream>);
 
 impl Drop for FinalProgress<'_, '_> {
@@ -268,7 +275,7 @@ impl Drop for FinalProgress<'_, '_> {
     }
 }
 
-/// The audience as the pump's watcher.
+/// Adapts a stream observer to the observer interface of the driver.
 struct ObserverAdapter<'a>(RefCell<&'a mut dyn StreamObserver>);
 
 impl DownloadObserver for &ObserverAdapter<'_> {
@@ -281,12 +288,12 @@ impl DownloadObserver for &ObserverAdapter<'_> {
     }
 }
 
-/// What comes in one burst.
+/// Size of the first burst of a response.
 const FIRST_BURST: DataSize = DataSize::from_kib(16);
-/// As often as the pump tells how it goes.
+/// As often as the driver reports progress.
 const PLAYER_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Whoever has taken bytes for so long may seek; what is over sooner needs no spare connection. chosen: longer than a
-/// playlist or a segment takes on most links.
+/// A transfer that lasts this long may be ended by a seek, so it gets spare connections. Shorter transfers need
+/// none. chosen: longer than a playlist or a segment takes on most links.
 const SPARE_CONN_DELAY: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
@@ -317,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_counts_as_there() {
+    fn bytes_outside_the_range_count_as_received() {
         let have = |from, to| feed(from, to).resume_state().unwrap().ranges;
         assert_eq!(have(0, None), []);
         assert_eq!(have(10, None), [ByteRange::new(0, 10)]);

@@ -1,7 +1,7 @@
-//! Bounds on bytes a second, each as a bucket that fills at its rate.
+//! Rate limits, implemented as token buckets.
 //!
-//! In: bytes taken. Out: how many may be taken now, and when there are some again. What is not read stays in the
-//! kernel's buffer, whose window then holds the sender back; so nothing is dropped and nothing is paid twice.
+//! The driver reads no more bytes from a socket than the buckets contain. Unread bytes stay in the kernel's receive
+//! buffer, whose window then slows the sender down. So nothing is dropped, and no byte is transferred twice.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +11,8 @@ use std::time::Duration;
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-/// The bucket. It holds at most [`DEPTH`] of its rate, so that a pause is not followed by a flood.
+/// One token bucket, filled at `rate`. It holds at most [`BUCKET_DEPTH`] of its rate, so that a pause is not
+/// followed by a burst.
 #[derive(Clone, Debug)]
 struct TokenBucket {
     rate: Bitrate,
@@ -24,15 +25,15 @@ impl TokenBucket {
         Self { rate, level: DataSize::ZERO, refilled_at: Instant::ZERO }
     }
 
-    /// How many bytes may be taken now.
+    /// The number of bytes that may be read now.
     fn available(&mut self, now: Instant) -> DataSize {
         let gained = self.rate * now.since(self.refilled_at);
-        // Less than a byte's worth of time is kept for the next look.
+        // If less than one byte was gained, the time is kept, and counts in the next call.
         if !gained.is_zero() {
             self.level = (self.level + gained).min((self.rate * BUCKET_DEPTH).max(MIN_DEPTH));
             self.refilled_at = now;
         }
-        // A trickle would cost a system call for each packet.
+        // Small reads would cost one system call for each packet. So reading waits for a worthwhile amount.
         if self.level < (self.rate * READ_INTERVAL).clamp(MIN_READ, MAX_READ) { DataSize::ZERO } else { self.level }
     }
 
@@ -40,14 +41,14 @@ impl TokenBucket {
         self.level -= len;
     }
 
-    /// When it is worth looking again.
+    /// When enough bytes for the next read will be available.
     fn next_at(&self, now: Instant) -> Instant {
         let missing = (self.rate * READ_INTERVAL).clamp(MIN_READ, MAX_READ) - self.level;
         now + (missing / self.rate).clamp(Duration::from_millis(1), Duration::from_millis(500))
     }
 }
 
-/// The bounds of a command: one for all links together, and each link's own, whatever number of downloads uses them.
+/// Rate limits of a command: one for all links together and one for each link, shared by all downloads.
 #[derive(Clone, Debug)]
 pub(super) struct RateLimiter {
     epoch: std::time::Instant,
@@ -61,7 +62,7 @@ impl RateLimiter {
         Self { epoch: std::time::Instant::now(), total: all, links: Rc::default() }
     }
 
-    /// For a download whose clock begins at `started`.
+    /// The limits for a download, whose clock starts at `started`.
     pub(super) fn for_download(&self, started: std::time::Instant) -> DownloadLimiter {
         let offset = started.saturating_duration_since(self.epoch);
         DownloadLimiter {
@@ -73,12 +74,12 @@ impl RateLimiter {
     }
 }
 
-/// The bounds as one download sees them.
+/// The rate limits as applied to one download.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DownloadLimiter {
-    /// None: there are no others.
+    /// None: the download shares its limits with no other one.
     shared: Option<RateLimiter>,
-    /// How much later its clock began than that of the bounds.
+    /// Difference between the clock of the shared limits and that of the download.
     clock_offset: Duration,
     total: Option<Rc<RefCell<TokenBucket>>>,
     links: BTreeMap<LinkId, Rc<RefCell<TokenBucket>>>,
@@ -94,7 +95,7 @@ impl DownloadLimiter {
         self.links.entry(link).or_insert_with(|| shared.unwrap_or_else(bucket));
     }
 
-    /// How many bytes a link may bring now.
+    /// The number of bytes that may be read from a link now.
     pub(super) fn available(&self, link: LinkId, now: Instant) -> DataSize {
         let buckets = self.total.iter().chain(self.links.get(&link));
         let now = now + self.clock_offset;
@@ -107,7 +108,7 @@ impl DownloadLimiter {
         }
     }
 
-    /// When it is worth looking again; none: nothing is bounded.
+    /// When the next read is possible; none: there is no limit.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
         let buckets = self.total.iter().chain(self.links.values());
         let next = buckets.map(|bucket| bucket.borrow().next_at(now + self.clock_offset)).min()?;
@@ -115,11 +116,11 @@ impl DownloadLimiter {
     }
 }
 
-/// chosen: a tenth of a second, two looks at 20 Hz.
+/// chosen: 100 ms, which covers two polls at 20 Hz.
 const BUCKET_DEPTH: Duration = Duration::from_millis(100);
-/// One packet and a bit: reading less is not worth a system call.
+/// Slightly more than one packet: smaller reads are not worth a system call.
 const MIN_DEPTH: DataSize = DataSize::from_kib(2);
-/// What is read at once: what comes in this time, and no more than this.
+/// A read waits until this time's worth of bytes is available, within the following bounds.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
 const MIN_READ: DataSize = DataSize::from_bytes(500);
 const MAX_READ: DataSize = DataSize::from_kib(64);
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_kept_over_any_time() {
+    fn the_rate_is_kept_for_any_poll_interval() {
         let mut bucket = TokenBucket::new(Bitrate::from_mbps(8));
         let mut taken = DataSize::ZERO;
         for ms in (0..10_000).step_by(7) {
@@ -142,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn two_downloads_share_one_bound() {
+    fn two_downloads_share_one_limit() {
         let bounds = RateLimiter::new(Some(Bitrate::from_mbps(8)));
         let profile = LinkProfile {
             rate_limit: Some(Bitrate::from_mbps(4)),
             ..LinkProfile::new("w", marline_core::link::LinkKind::Wifi)
         };
         let later = bounds.epoch + Duration::from_secs(5);
-        // The second one began later, and calls the link by another number.
+        // The second download starts later, and its ID for the link differs.
         let mut runs = [(bounds.for_download(bounds.epoch), LinkId(0)), (bounds.for_download(later), LinkId(3))];
         for (run, link) in &mut runs {
             run.add_link(*link, &profile);
@@ -167,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_not_followed_by_a_flood() {
+    fn a_pause_is_not_followed_by_a_burst() {
         let mut bucket = TokenBucket::new(Bitrate::from_mbps(8));
         assert_eq!(bucket.available(Instant::from_millis(60_000)), DataSize::from_bytes(100_000));
     }
 
     #[test]
-    fn a_crawl_still_crawls() {
+    fn a_very_low_rate_still_makes_progress() {
         let mut bucket = TokenBucket::new(Bitrate::from_bits_per_sec(8000));
         let mut taken = 0;
         for ms in 0..10_000 {

@@ -1,4 +1,4 @@
-//! What a download needs to know before it starts, how it is watched, and how it can fail.
+//! Input of a run (batch, files, settings), the observers of its progress, and the errors that it can end with.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,134 +18,135 @@ use url::Url;
 use super::{BatchProgress, ConnectOptions, Links, PieceDigests, Progress, Report};
 use crate::store::StoreError;
 
-/// What all downloads of a command have in common.
+/// Settings that all downloads of a command share.
 #[derive(Clone)]
 pub struct Settings {
-    /// Which links may be used.
+    /// Selection of the links to use.
     pub links: Links,
-    /// How the machine decides. Sources and what an earlier run left are filled in for each file.
+    /// Configuration of the machine. Mirrors and the state of an earlier run are filled in for each file.
     pub config: Config,
-    /// What the user gave for the servers; never printed.
+    /// Credentials for servers; never printed.
     pub credentials: Credentials,
-    /// PEM file with the only roots to trust; none: the system's.
+    /// PEM file with the only certificate authorities to trust; none: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// The most that all links together may carry a second; each link's own limit is in its choice.
+    /// Maximum rate of all links together; none: unlimited. The limit of a single link is part of its profile.
     pub rate_limit: Option<Bitrate>,
-    /// What the energy is measured by.
+    /// How energy is measured.
     pub energy: EnergyOptions,
-    /// Ask for MPTCP, and leave it to that where the server speaks it.
+    /// Whether to request MPTCP, and to leave the use of several links to it where the server supports it.
     pub mptcp: bool,
-    /// How servers are reached.
+    /// Proxies and IP version.
     pub connect_options: ConnectOptions,
-    /// Where cookies come from and go to.
+    /// Files from which cookies are loaded, and to which they are saved.
     pub cookie_files: CookieFiles,
-    /// Whether a file gets the time at which its server says that it was last modified.
+    /// Whether a file gets the modification time that its server reports.
     pub use_remote_time: bool,
 }
 
-/// What the user gave for servers.
+/// Credentials for servers, given by the user.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// Further header fields, as name and value. They stay with the origins of the user's URLs, cookies and authorization
-    /// with that of the first one.
+    /// Additional header fields, as name and value. They are sent only to the origins of the user's URLs, and
+    /// Cookie and Authorization only to the origin of the first URL.
     pub headers: Vec<(String, String)>,
     /// User and password for Basic authentication (RFC 7617).
     pub user: Option<(String, String)>,
-    /// The URL for whose origin login, cookies and authorization were given: the first one; none: they are not sent.
+    /// The URL to whose origin login, cookies and authorization belong: the first one; none: they are not sent.
     pub credential_origin: Option<Url>,
-    /// Logins of hosts, for URLs and redirects that have no other.
+    /// Logins for hosts (netrc), for URLs and redirects without another login.
     pub host_logins: Logins,
-    /// Send all of it wherever redirects lead.
+    /// Whether all credentials are sent to every host that redirects lead to.
     pub send_to_all_hosts: bool,
 }
 
-/// Files of cookies, in Netscape's format. Without any, cookies are kept for the run alone.
+/// Cookie files in Netscape format. Without any, cookies are kept in memory for the run.
 #[derive(Clone, Debug, Default)]
 pub struct CookieFiles {
-    /// Read before the first request.
+    /// Files that are read before the first request.
     pub load: Vec<PathBuf>,
-    /// Written when all downloads are over, however they ended.
+    /// File that is written after all downloads have ended, whether they succeeded or not.
     pub save: Option<PathBuf>,
 }
 
-/// Logins that a netrc file has.
+/// Logins from a netrc file.
 #[derive(Clone, Default)]
 pub struct Logins {
-    /// By the host's name in small letters: user and password.
+    /// User and password, by lower-case host name.
     pub hosts: BTreeMap<String, (String, String)>,
-    /// For hosts that the user names and the file does not.
+    /// User and password for hosts that the user names and the file does not list.
     pub default: Option<(String, String)>,
 }
 
-/// One file.
+/// One file to download.
 #[derive(Clone)]
 pub struct FileRequest {
-    /// Where it can be had, the one that names it first. At least one, all `http` or `https`.
+    /// URLs of the file; the first one identifies it. At least one, all `http` or `https`.
     pub mirrors: Vec<MirrorUrl>,
-    /// Where the bytes go.
+    /// Destination of the bytes.
     pub target: Target,
-    /// What its bytes must hash to.
+    /// Expected digests and size of the file.
     pub digests: Digests,
-    /// Where to write the log of every input and decision.
+    /// File for the decision log; none: no log.
     pub decision_log: Option<PathBuf>,
 }
 
-/// A URL of a file.
+/// One URL of a file.
 #[derive(Clone)]
 pub struct MirrorUrl {
-    /// Without a login.
+    /// The URL without login.
     pub url: Url,
-    /// The login that the URL carried; sent to its origin only.
+    /// The login that the URL contained; it is sent only to the URL's origin.
     pub login: Option<(String, String)>,
-    /// A server or a Metalink file named it, not the user: it gets nothing of what the user gave.
+    /// Whether a server or a Metalink file named the URL, not the user. Such a URL gets none of the user's
+    /// credentials.
     pub is_untrusted: bool,
-    /// What it may be connected to.
+    /// Which addresses it may be connected to.
     pub egress: EgressPolicy,
 }
 
 impl MirrorUrl {
-    /// A URL that the user named.
+    /// A URL that the user named, without login.
     pub fn from_user(url: Url) -> Self {
         Self { url, login: None, is_untrusted: false, egress: EgressPolicy::user() }
     }
 }
 
-/// What the bytes of a file must hash to, and how many there are, as far as that is known.
+/// Expected digests and size of a file, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// Of the whole file.
+    /// Digest of the full file.
     pub full_file: Option<Checksum>,
-    /// Of its pieces.
+    /// Digests of its pieces.
     pub pieces: Option<PieceDigests>,
-    /// The size.
+    /// Size in bytes.
     pub size: Option<DataSize>,
 }
 
-/// A command's downloads. The command line makes one; so can a program.
+/// A list of files to download in one run.
 #[derive(Clone)]
 pub struct Batch {
-    /// What all of them have in common.
+    /// Settings that the downloads share.
     pub settings: Settings,
-    /// The files, in their order; at least one.
+    /// The files, in the order of the list; at least one.
     pub files: Vec<FileRequest>,
-    /// How many are downloaded at a time.
+    /// Maximum number of simultaneous downloads.
     pub parallel: usize,
-    /// Files that an earlier run has completed are not fetched again if they have not changed.
+    /// Whether files that an earlier run has completed are skipped if they have not changed.
     pub skip_completed: bool,
-    /// The longest that all of them may take together.
+    /// Time limit of the whole batch; none: unlimited.
     pub max_time: Option<Duration>,
 }
 
-/// What the energy of a download is measured by; nothing at all by default.
+/// How the energy of downloads is measured; by default not at all.
 #[derive(Clone, Debug, Default)]
 pub struct EnergyOptions {
-    /// The device whose radios the links are taken for.
+    /// Model of the device whose radios the links represent.
     pub model: Option<Model>,
-    /// The folder of the kernel's power supplies, if this machine's own battery is to be read as well.
+    /// Directory of the kernel's power supplies, if this host's battery is to be read as well.
     pub power_supply_dir: Option<PathBuf>,
 }
 
-/// What is secret, or may be, stays out.
+/// Leaves out everything that is or may be secret.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
@@ -164,12 +165,13 @@ impl fmt::Debug for FileRequest {
     }
 }
 
-/// Where the bytes go.
+/// Destination of the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A file that the user named. It replaces a file of that name.
+    /// A file that the user named. An existing file is replaced.
     File(PathBuf),
-    /// A file that a list or a Metalink file names. It replaces no file: where there is one, a number is added to the name.
+    /// A file that a list or a Metalink file names. An existing file is kept: a number is added to the name of the
+    /// new one.
     ListedFile(PathBuf),
     /// A file in this directory, named by Content-Disposition or the URL.
     Directory(PathBuf),
@@ -177,135 +179,135 @@ pub enum Target {
     Stdout,
 }
 
-/// Who looks on while a batch runs.
+/// Receives the progress of a batch.
 pub trait BatchObserver {
-    /// Called about ten times a second.
+    /// Reports the progress, about ten times a second.
     fn on_progress(&mut self, overview: &BatchProgress);
-    /// Something worth one line, without a line end. `file` is the name of the one that it is about.
+    /// Shows a message: one line, without a line end. `file` is the name of the file that it refers to.
     fn on_message(&mut self, file: Option<&str>, text: &str);
-    /// A file is complete, or will not be.
+    /// A file is complete, or has failed.
     fn on_file_ended(&mut self, ended: FileResult);
 }
 
 /// How a file of a batch ended.
 #[derive(Debug)]
 pub struct FileResult {
-    /// Its place in the list.
+    /// Index in the list of the batch.
     pub index: usize,
-    /// The URL that names it.
+    /// The first URL of the file.
     pub url: String,
-    /// How it went.
+    /// Report, or the error.
     pub result: Result<Report, DownloadError>,
 }
 
-/// Who looks on while a download runs.
+/// Receives the progress of one download.
 pub trait DownloadObserver {
-    /// Called about ten times a second.
+    /// Reports the progress, about ten times a second.
     fn on_progress(&mut self, progress: &Progress);
-    /// Something worth one line, without a line end.
+    /// Shows a message: one line, without a line end.
     fn on_message(&mut self, text: &str);
 }
 
-/// Why a download did not end with the file.
+/// Why a download failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    /// The server or the links do not give it.
+    /// The machine gave up: the server or the links do not deliver the file.
     #[error("{url}: {failure}{}", hint(failure))]
     Failed {
-        /// The URL.
+        /// The first URL of the file.
         url: String,
-        /// Why.
+        /// The cause, as the machine reports it.
         failure: Failure,
     },
-    /// There is nothing to ask.
-    #[error("a file without a URL")]
+    /// A file request without a URL.
+    #[error("a file of the batch has no URL")]
     NoUrl,
     /// No link can be used.
     #[error(transparent)]
     Links(#[from] marline_net::links::LinksError),
-    /// The bytes cannot be kept.
+    /// The bytes cannot be stored.
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
-    /// The roots of trust cannot be read.
+    /// The certificate authorities cannot be read.
     #[error(transparent)]
     Trust(#[from] marline_net::http::TrustRootsError),
-    /// Every link's name servers say that there is no such name.
+    /// The name servers of all links deny that the host name exists.
     #[error("{url}: {why}")]
     UnknownHost {
-        /// The URL.
+        /// The first URL of the file.
         url: String,
-        /// Who says so.
+        /// The name, and the server that denies it.
         why: String,
     },
-    /// A page came where another kind of file was wanted.
+    /// The server sent an HTML page although another kind of file was expected.
     #[error(
         "{url}: the server sent an HTML page, not a {wanted}; open it in a browser, or name the file .html to keep the page"
     )]
     HtmlPage {
-        /// The URL.
+        /// The first URL of the file.
         url: String,
         /// The extension of the URL.
         wanted: String,
     },
-    /// A file of cookies cannot be read or written.
-    #[error("{path}: {error}: the cookies cannot be {done}")]
+    /// A cookie file cannot be read or written.
+    #[error("{path}: cookies cannot be {done}: {error}")]
     Cookies {
-        /// Its path.
+        /// Path of the cookie file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         error: std::io::Error,
         /// `loaded` or `saved`.
         done: &'static str,
     },
-    /// The log cannot be written.
-    #[error("{path}: {error}: the log of decisions cannot be written")]
+    /// The decision log cannot be written.
+    #[error("{path}: the decision log cannot be written: {error}")]
     DecisionLog {
-        /// Its path.
+        /// Path of the log.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// The log would be written into the download itself.
-    #[error("{path}: the log of decisions would overwrite the download; name another file with --trace")]
+    /// The decision log would overwrite the download itself.
+    #[error("{path}: the decision log would overwrite the download; choose another file with --trace")]
     DecisionLogIsTarget {
-        /// Its path.
+        /// Path of the log.
         path: PathBuf,
     },
-    /// The time limit is over.
+    /// The time limit has expired.
     #[error("{url}: not complete within {}s; {}", limit.as_secs_f64(), next(*kept))]
     TimeLimit {
-        /// The URL.
+        /// The first URL of the file.
         url: String,
         /// The limit.
         limit: Duration,
-        /// Whether the next run can go on from what has arrived.
+        /// Whether the next run can resume from the received bytes.
         kept: bool,
     },
-    /// The user asked to stop.
+    /// The user has stopped the run.
     #[error("stopped; {}", next(*kept))]
     Interrupted {
-        /// Whether the next run can go on from what has arrived.
+        /// Whether the next run can resume from the received bytes.
         kept: bool,
     },
 }
 
-/// What can be done about a failure, where that is not said by it.
+/// A remedy for failures whose text contains none.
 fn hint(failure: &Failure) -> &'static str {
     match failure {
-        Failure::BadStatus { status: 401 } => "; it wants a login: --user, or the one that was given is wrong",
-        Failure::HtmlPage => "; open it in a browser, a login may be needed",
+        Failure::BadStatus { status: 401 } => "; a login is required: use --user, or correct the given one",
+        Failure::HtmlPage => "; open the URL in a browser: a login may be needed",
         Failure::RedirectLoop => "; --max-redirs N allows more redirects in a row",
         _ => "",
     }
 }
 
-/// What the same command would do.
+/// What the same command would do next time.
 fn next(kept: bool) -> &'static str {
-    if kept { "run the same command again to go on" } else { "the same command starts from zero" }
+    if kept { "run the same command again to resume" } else { "the same command starts from zero" }
 }
 
 impl DownloadError {
-    /// The same error, now that it is known whether the next run can go on from what has arrived.
+    /// Records whether the next run can resume, which is known only after the store was suspended.
     pub(super) fn with_resumable(mut self, now: bool) -> Self {
         if let Self::TimeLimit { kept, .. } | Self::Interrupted { kept } = &mut self {
             *kept = now;
@@ -313,7 +315,7 @@ impl DownloadError {
         self
     }
 
-    /// What sort of failure it is.
+    /// Category of the failure.
     pub fn kind(&self) -> DownloadErrorKind {
         match self {
             Self::Trust(TrustRootsError::File { .. })
@@ -335,7 +337,7 @@ impl DownloadError {
         }
     }
 
-    /// The process's exit code, see [`Kind::exit_code`].
+    /// Exit code of the process, see [`DownloadErrorKind::exit_code`].
     pub fn exit_code(&self) -> u8 {
         self.kind().exit_code()
     }
@@ -359,39 +361,39 @@ fn failure_kind(failure: &Failure) -> DownloadErrorKind {
     }
 }
 
-/// Sorts of failures, as `--json` names them and the exit code tells them apart. The order is that of a batch, whose exit
-/// code is that of its worst file: the last one is the worst.
+/// Categories of failures, as used by `--json` and the exit code. They are in ascending order of severity: the exit
+/// code of a batch is that of its most severe failure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DownloadErrorKind {
-    /// None of the others: budgets are spent, a reader has gone away.
+    /// None of the other categories: the data budgets are used up, or the reader has gone away.
     Other,
-    /// `--max-time` is over.
+    /// The time limit (`--max-time`) has expired.
     TimeLimit,
-    /// The server answers with a status of 500 to 599, also when asked again.
+    /// The server answers with a status of 500 to 599, after retries as well.
     Http5xx,
     /// The server answers with a status of 400 to 499.
     Http4xx,
-    /// The server does not speak HTTP as it should, or its redirects lead nowhere.
+    /// The server violates HTTP, or its redirects do not end.
     Protocol,
     /// The server sends an HTML page instead of the file.
     HtmlPage,
-    /// The server cannot be reached: no such name, refused, no TLS.
+    /// The server cannot be reached: unknown host, connection refused, TLS failure.
     Network,
-    /// No link of this machine can be used, or nothing comes over any of them.
+    /// No link of this host can be used, or none delivers data.
     NoLink,
     /// The bytes do not match their digest.
     Verification,
-    /// The bytes cannot be stored.
+    /// The bytes cannot be stored, or the log or cookies cannot be written.
     Disk,
-    /// Something that the user named cannot be used.
+    /// A file or option that the user gave cannot be used.
     Usage,
-    /// The user stopped it.
+    /// The user has stopped the run.
     Interrupted,
 }
 
 impl DownloadErrorKind {
-    /// The process's exit code: those of `sysexits.h` where it has one.
+    /// Exit code of the process: that of `sysexits.h` where one fits.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Other | Self::TimeLimit => 1,
@@ -416,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_user_gave_is_not_printed() {
+    fn credentials_are_not_printed() {
         let credentials = Credentials {
             headers: vec![("X-Token".into(), "secret".into())],
             user: Some(("me".into(), "secret".into())),
@@ -437,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sort_of_failure_has_a_code_of_its_own() {
+    fn failures_have_the_exit_code_of_their_category() {
         let failed = |failure| DownloadError::Failed { url: String::new(), failure };
         let trouble = |kind| ConnError { kind, text: String::new() };
         for (failure, code) in [

@@ -1,7 +1,7 @@
-//! What went over each link, and which connections are open for others than players.
+//! Byte counters of each link, and the list of open flows that are carried for clients.
 //!
-//! Transfers of our own are added as they report; a [`Flow`] counts by itself, piece by piece, without looking up
-//! its link, and is added to it when it ends.
+//! Downloads add their bytes as they report them. A [`Flow`] has counters of its own, so that counting needs no
+//! look-up of its link. They are added to the link when the flow ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,62 +15,62 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Counts what went over each link, and the connections that are open for others than players.
+/// Counts the bytes of each link, and lists the open flows of clients.
 #[derive(Debug, Default)]
 pub struct Traffic {
     links: RefCell<BTreeMap<String, LinkCounters>>,
-    /// What transfers of our own have sent over each link.
+    /// Bytes that downloads have sent over each link.
     sent_counters: RefCell<BTreeMap<String, Arc<AtomicU64>>>,
     flows: RefCell<BTreeMap<u64, Weak<Flow>>>,
     next_id: Cell<u64>,
 }
 
-/// What went over one link.
+/// Traffic of one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkCounters {
-    /// Bytes received.
+    /// Bytes received over the link.
     pub rx_bytes: u64,
-    /// Bytes sent.
+    /// Bytes sent over the link.
     pub tx_bytes: u64,
-    /// Flows that are open.
+    /// Number of open flows.
     pub open_flows: u64,
-    /// Flows so far.
+    /// Number of flows since the start, including closed ones.
     pub total_flows: u64,
 }
 
-/// Bytes of one flow.
+/// Byte counters of one flow.
 #[derive(Debug, Default)]
 pub struct FlowCounters {
-    /// Received.
+    /// Bytes received from the server.
     pub rx_bytes: AtomicU64,
-    /// Sent.
+    /// Bytes sent to the server.
     pub tx_bytes: AtomicU64,
 }
 
-/// A connection that is carried for a client.
+/// A connection that is carried for a client (SOCKS5, CONNECT).
 #[derive(Debug)]
 pub struct Flow {
     traffic: Rc<Traffic>,
-    /// Its number, unique in this process.
+    /// Number of the flow, unique in this process.
     pub id: u64,
-    /// In which way it was asked for.
+    /// How the client requested it: `connect`, `socks5` and so on.
     pub kind: &'static str,
-    /// The host that it leads to.
+    /// Destination host, as the client requested it.
     pub host: String,
-    /// The port there.
+    /// Destination port, as the client requested it.
     pub port: u16,
-    /// None: this machine.
+    /// Address of the client; none: this host.
     pub client: Option<std::net::IpAddr>,
-    /// None: this machine itself is the host.
+    /// The link that carries it; none: the destination is this host.
     pub link: Option<String>,
-    /// When it was opened.
+    /// Time at which it was opened.
     pub opened_at: Instant,
-    /// What it has carried.
+    /// Byte counters of the flow; they are added to its link when it ends.
     pub counters: Arc<FlowCounters>,
 }
 
 impl Traffic {
-    /// A transfer has received so much over a link.
+    /// Adds received bytes of a download to a link.
     pub fn add_received(&self, link: &str, bytes: u64) {
         let mut links = self.links.borrow_mut();
         match links.get_mut(link) {
@@ -81,12 +81,12 @@ impl Traffic {
         }
     }
 
-    /// The counter of what transfers of our own send over a link.
+    /// The counter of bytes that downloads send over a link.
     pub fn sent_counter(&self, link: &str) -> Arc<AtomicU64> {
         Arc::clone(self.sent_counters.borrow_mut().entry(link.to_owned()).or_default())
     }
 
-    /// A flow begins.
+    /// Registers a new flow. It is open until the returned value is dropped.
     pub fn open_flow(
         self: &Rc<Self>,
         kind: &'static str,
@@ -113,7 +113,7 @@ impl Traffic {
         flow
     }
 
-    /// What went over a link by now.
+    /// The traffic of a link up to now, including open flows.
     pub fn link_counters(&self, link: &str) -> LinkCounters {
         let mut sum = self.links.borrow().get(link).copied().unwrap_or_default();
         sum.tx_bytes += self.sent_counters.borrow().get(link).map_or(0, |sent| sent.load(Ordering::Relaxed));
@@ -125,7 +125,7 @@ impl Traffic {
         sum
     }
 
-    /// The flows that are open, the newest first.
+    /// The open flows, the newest first.
     pub fn flows(&self) -> Vec<Rc<Flow>> {
         self.flows.borrow().values().rev().filter_map(Weak::upgrade).collect()
     }
@@ -143,7 +143,7 @@ impl Drop for Flow {
     }
 }
 
-/// A connection to a server whose bytes are counted.
+/// A TCP connection with byte counters.
 #[derive(Debug)]
 pub struct CountingStream {
     stream: TcpStream,
@@ -151,12 +151,12 @@ pub struct CountingStream {
 }
 
 impl CountingStream {
-    /// Counts what is read and written from now on.
+    /// Counts the bytes that are read and written from now on.
     pub fn new(stream: TcpStream, count: Arc<FlowCounters>) -> Self {
         Self { stream, counters: count }
     }
 
-    /// The connection; what goes over it is no longer counted.
+    /// Returns the connection. Its further bytes are not counted.
     pub fn into_inner(self) -> TcpStream {
         self.stream
     }

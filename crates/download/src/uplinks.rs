@@ -1,4 +1,4 @@
-//! The links of a run: which interface each number means, and what changes while it goes on.
+//! The links of a run: which interface each link ID refers to, and the changes during the run.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,44 +13,45 @@ use url::Url;
 
 use crate::name::{SuggestedName, suggest_name};
 
-/// The links by number. A number stays with its interface's name, whatever becomes of it.
+/// The links of a run, by ID. An ID belongs to the name of an interface, even if the interface disappears and
+/// returns.
 pub(super) struct Uplinks {
     links: Vec<Uplink>,
     selection: LinkSelection,
     metered_hints: MeteredHints,
-    /// Asks about costs again when links have changed.
+    /// Queries again whether links are metered, after they have changed.
     metered_query: MeteredQuery,
     monitor: Option<Monitor>,
-    /// Something has changed since the last look.
+    /// Whether the interfaces may have changed since they were last enumerated.
     is_stale: bool,
-    /// Whether the name of the file is the server's to suggest.
+    /// Whether the file is named by the server (Content-Disposition).
     pub(super) use_server_name: bool,
 }
 
 #[derive(Clone)]
 struct Uplink {
-    /// None: this machine itself, where nothing is bound.
+    /// None: this host itself; sockets are not bound.
     interface: Option<Interface>,
     profile: LinkProfile,
     is_up: bool,
 }
 
-/// What has changed.
+/// Links that have changed.
 #[derive(Debug, Default)]
 pub(super) struct LinkChanges {
     pub(super) removed: Vec<LinkId>,
-    /// Links that can be used from now on, and those that go on under other terms.
+    /// Links that are available now, and available links with a changed profile.
     pub(super) added: Vec<LinkId>,
 }
 
 impl Uplinks {
-    /// Finds the links, and the lines that the user should read.
+    /// Finds the links. Also returns the messages for the user.
     pub(super) fn find(selection: LinkSelection) -> Result<(Self, Vec<String>), LinksError> {
         Self::find_with(selection, MeteredQuery::new())
     }
 
     fn find_with(selection: LinkSelection, watch: MeteredQuery) -> Result<(Self, Vec<String>), LinksError> {
-        // Heard from before the survey, so that nothing is missed in between.
+        // The monitor is opened before the interfaces are enumerated, so that no change in between is missed.
         let monitor = Monitor::new().ok();
         let survey = list_interfaces()?;
         let hints = watch.query_blocking(&survey);
@@ -69,12 +70,12 @@ impl Uplinks {
         ))
     }
 
-    /// None yet; whatever appears is heard of.
+    /// Starts without any link. Links that appear are added.
     pub(super) fn without_links(selection: LinkSelection) -> Self {
         Self { monitor: Monitor::new().ok(), ..Self::without_monitor(Vec::new(), selection) }
     }
 
-    /// This machine itself, and the lines that the user should read.
+    /// This host itself as the only link. Also returns the messages for the user.
     pub(super) fn local(selection: LinkSelection) -> Result<(Self, Vec<String>), LinksError> {
         let is_unspecified = match &selection {
             LinkSelection::Auto { configured: known, .. } => known.is_empty(),
@@ -88,11 +89,11 @@ impl Uplinks {
         Ok((Self::without_monitor(vec![Uplink { interface: None, profile, is_up: true }], selection), lines))
     }
 
-    /// The same links for another run, with the same numbers; nobody is asked again for now.
+    /// The same links with the same IDs, for another run. Costs no enumeration.
     pub(super) fn duplicate(&self) -> Self {
         let links = self.links.clone();
         let monitor = self.monitor.as_ref().and_then(|_| Monitor::new().ok());
-        // What has changed before this one listens is found by a look.
+        // Changes before the new monitor was opened are found by an enumeration at the next poll.
         let stale = monitor.is_some();
         Self {
             monitor,
@@ -102,12 +103,12 @@ impl Uplinks {
         }
     }
 
-    /// Whether a link can be used now.
+    /// Whether a link is available now.
     pub(super) fn is_up(&self, id: LinkId) -> bool {
         self.links.get(usize::from(id.0)).is_some_and(|link| link.is_up)
     }
 
-    /// Links that nothing is heard of.
+    /// Links without a monitor: changes are not noticed.
     fn without_monitor(links: Vec<Uplink>, selection: LinkSelection) -> Self {
         Self {
             links,
@@ -120,7 +121,7 @@ impl Uplinks {
         }
     }
 
-    /// An error if there are only links that cost money: nothing would ever happen.
+    /// An error if all links are metered: then the machine would never use any.
     pub(super) fn require_unmetered(&self) -> Result<(), LinksError> {
         if self.links.iter().any(|link| !link.profile.metered) {
             return Ok(());
@@ -142,19 +143,20 @@ impl Uplinks {
         self.links.get(usize::from(id.0)).and_then(|link| link.interface.as_ref())
     }
 
-    /// The file's name as the server suggests it, if that is wanted and it does.
+    /// The file name that the server suggests, if such names are used and the response has one.
     pub(super) fn server_name(&self, disposition: Option<&str>, url: Option<&Url>) -> Option<SuggestedName> {
         (self.use_server_name && disposition.is_some()).then(|| url.map(|url| suggest_name(disposition, url)))?
     }
 
-    /// Hears of changes. Pending: none. Where somebody knows what links cost, he is asked first: at most 200 ms.
+    /// Polls for changed links. Pending: there are none. If a source of metering information exists, it is queried
+    /// first, for at most 200 ms.
     pub(super) fn poll_changes(&mut self, cx: &mut Context<'_>) -> Poll<LinkChanges> {
         self.poll_monitor(cx);
         if self.metered_query.is_pending() {
             if self.metered_query.poll(&mut self.metered_hints, cx).is_pending() {
                 return Poll::Pending;
             }
-            // What has changed meanwhile is looked at in the next turn.
+            // Changes that arrived during the query are applied at the next poll.
             return Poll::Ready(list_interfaces().map(|survey| self.apply_interfaces(&survey)).unwrap_or_default());
         }
         if !std::mem::take(&mut self.is_stale) {
@@ -169,7 +171,7 @@ impl Uplinks {
         Poll::Ready(self.apply_interfaces(&survey))
     }
 
-    /// Hears what the kernel tells.
+    /// Reads the notifications of the kernel. A monitor that fails is dropped, and changes are no longer noticed.
     fn poll_monitor(&mut self, cx: &mut Context<'_>) {
         while let Some(monitor) = &mut self.monitor {
             match monitor.poll_changed(cx) {
@@ -180,6 +182,7 @@ impl Uplinks {
         }
     }
 
+    /// Compares the enumerated interfaces with the known links, and updates these.
     fn apply_interfaces(&mut self, survey: &InterfaceList) -> LinkChanges {
         let found = choose_links(survey, &self.selection, &self.metered_hints)
             .map(|chosen| chosen.links)
@@ -195,7 +198,8 @@ impl Uplinks {
                 }
                 None => {}
                 Some((now, profile)) => {
-                    // A connection dies with its address.
+                    // Losing an address or a new interface index breaks all connections: the link is removed and
+                    // added again.
                     let lost = now.index != previous.index || !addresses(previous).is_subset(&addresses(now));
                     if link.is_up && lost {
                         changes.removed.push(id);
@@ -209,6 +213,7 @@ impl Uplinks {
                 }
             }
         }
+        // New interfaces get the next IDs. A run on this host itself has no interface and adds none.
         for (interface, profile) in found {
             let known = self.links.iter().any(|link| link.profile.name == profile.name);
             if !known && self.links.iter().all(|link| link.interface.is_some()) {
@@ -250,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn other_terms_are_told_while_a_link_is_up() {
+    fn a_changed_profile_of_an_available_link_is_reported() {
         let survey = InterfaceList { interfaces: vec![wifi()], vpn: None };
         let profile = LinkProfile::new("wlan0", LinkKind::Wifi);
         let named = LinkArg { kind: Some(LinkKind::Wifi), metered: Some(true), ..LinkArg::new("wlan0") };
@@ -268,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modem_that_appears_half_way_is_known_to_cost_money() {
+    fn a_modem_that_appears_during_the_run_is_known_to_be_metered() {
         let Some(bus) = Daemon::start() else { return };
         let _manager = bus.network_manager();
         in_a_network(|| {

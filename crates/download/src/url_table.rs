@@ -1,15 +1,16 @@
-//! The places where the file can be had: its sources, and where redirects led.
+//! The URLs of a file: those of its mirrors, and the targets of redirects.
 //!
-//! 1. Each place has one number, however often it is named. Some servers redirect each request to another URL: of what
-//!    redirects led to, the places that were named last and those that are in use are remembered. Numbers come again only
-//!    after all others.
-//! 2. A redirect from https to http is not followed: everybody on the path could change the file.
-//! 3. Where a place may lead to depends on the servers that led there ([`Right`]).
-//! 4. User, password, cookies and the user's own header fields stay with the origin (scheme, host and port) that they were
-//!    given for. Fields that only describe the program go along with redirects.
-//! 5. Cookies that servers set are sent back within the same run, as RFC 6265 has it ([`Jar`]).
-//! 6. A login in the target of a redirect goes to the origin of that target, as far as redirects stay there.
-//! 7. A source that a server or a Metalink file names gets none of them, and neither does what it redirects to.
+//! 1. Each URL has one ID, even if it is named several times. Some servers redirect each request to another URL. So
+//!    of the redirect targets, only the most recent ones and those with open connections are kept. IDs are reused
+//!    only after all others have been used.
+//! 2. A redirect from https to http is not followed, because everyone on the path could change the file.
+//! 3. Which addresses a URL may lead to depends on the servers that named it ([`EgressPolicy`]).
+//! 4. Login, cookies and header fields of the user are sent only to the origin (scheme, host and port) for which
+//!    they were given. Fields that describe the client are also sent after redirects.
+//! 5. Cookies that servers set are sent back within the run, as RFC 6265 specifies ([`CookieJar`]).
+//! 6. A login in the target of a redirect is sent to the origin of that target, also after redirects within that
+//!    origin.
+//! 7. A mirror that a server or a Metalink file names gets none of these, and neither do its redirect targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,50 +29,50 @@ use url::{Host, Url};
 use super::request::{Credentials, MirrorUrl};
 use crate::name::percent_decode;
 
-/// All places, by number.
+/// All URLs, by ID.
 #[derive(Debug)]
 pub(super) struct UrlTable {
     entries: BTreeMap<UrlId, UrlEntry>,
     ids: BTreeMap<UrlKey, UrlId>,
-    /// The number that was given last.
+    /// The ID that was assigned last.
     last_id: UrlId,
-    /// Counts what redirects named.
+    /// Number of redirects so far; serves as a clock for [`UrlEntry::last_redirect`].
     redirect_count: u64,
-    /// The origins that the user named, with what is sent there.
+    /// The URLs that the user named, with the header fields that their origins get.
     user_origins: Vec<(Url, Vec<HeaderField>)>,
-    /// What is sent wherever the user's URLs lead.
+    /// Header fields that are sent to other origins as well, after redirects from the user's URLs.
     cross_origin_headers: Vec<HeaderField>,
-    /// Logins by host, for places that have no other.
+    /// Logins by host (netrc), for URLs without another login.
     host_logins: BTreeMap<String, (String, String)>,
-    /// Everything is sent wherever the user's URLs lead.
+    /// Whether all header fields of the user are sent to every host.
     send_to_all_hosts: bool,
-    /// Cookies that servers have set, except for those that a server or a Metalink file named.
+    /// Cookies that servers have set. Mirrors that a server or a Metalink file named can set none.
     cookie_jar: Rc<CookieJar>,
 }
 
 type HeaderField = (HeaderName, HeaderValue);
 
-/// A URL without a login, and the login for it.
+/// A URL without login, and the login for it.
 type UrlKey = (String, Option<HeaderValue>);
 
 #[derive(Debug)]
 struct UrlEntry {
     url: Url,
-    /// The login that the redirect named.
+    /// The login that was part of the redirect.
     login: Option<HeaderField>,
-    /// A redirect led there; the others are sources.
+    /// Whether it is the target of a redirect, not a mirror.
     is_redirect: bool,
-    /// When it was named last, in redirects.
+    /// When a redirect last named it, as a value of [`UrlTable::redirect_count`].
     last_redirect: u64,
-    /// A server or a Metalink file named it, or what led there.
+    /// Whether a server or a Metalink file named it, or the mirror that redirected to it.
     is_untrusted: bool,
-    /// What it may be connected to.
+    /// Which addresses it may be connected to.
     egress: EgressPolicy,
 }
 
 impl UrlTable {
-    /// One URL that the user named. Fields that HTTP does not allow are left out; the command line has refused them
-    /// before.
+    /// A table with one URL that the user named. Header fields that HTTP does not allow are omitted; the command
+    /// line rejects them earlier.
     pub(super) fn new(url: &Url, fields: &[(String, String)], user: Option<&(String, String)>) -> Self {
         let (user, home) = (user.cloned(), Some(url.clone()));
         let credentials =
@@ -79,7 +80,7 @@ impl UrlTable {
         Self::from_mirrors(&[MirrorUrl::from_user(url.clone())], &credentials)
     }
 
-    /// The sources of a file, and what the user gave for them.
+    /// A table with the mirrors of a file, and the credentials that the user gave for them.
     pub(super) fn from_mirrors(sources: &[MirrorUrl], credentials: &Credentials) -> Self {
         let fields: Vec<HeaderField> =
             credentials.headers.iter().filter_map(|(name, value)| header_field(name, value)).collect();
@@ -110,40 +111,39 @@ impl UrlTable {
         url_table
     }
 
-    /// The same, for URLs that whoever has this right has named.
+    /// Applies an egress policy to all URLs of the table.
     pub(super) fn with_egress(mut self, egress: EgressPolicy) -> Self {
         self.entries.values_mut().for_each(|entry| entry.egress = egress);
         self
     }
 
-    /// The same with these fields for the URLs' own origins, and with these for wherever they lead.
+    /// Adds header fields for the origins of the URLs, and sets those that are sent to other origins.
     pub(super) fn with_headers(mut self, fields: &[HeaderField], common: &[HeaderField]) -> Self {
         self.user_origins.iter_mut().for_each(|(_, sent)| sent.extend(fields.iter().cloned()));
         self.cross_origin_headers = common.to_vec();
         self
     }
 
-    /// The same with cookies that are shared with other transfers.
+    /// Uses cookies that are shared with other transfers.
     pub(super) fn with_jar(mut self, cookie_jar: Rc<CookieJar>) -> Self {
         self.cookie_jar = cookie_jar;
         self
     }
 
-    /// A place has set cookies.
+    /// Stores cookies that a response from this URL has set.
     pub(super) fn store_cookies(&self, id: UrlId, set_cookies: &[String]) {
         if let Some(entry) = self.entries.get(&id).filter(|entry| !entry.is_untrusted) {
             self.cookie_jar.store_cookies(&entry.url, set_cookies);
         }
     }
 
-    /// The number of a place that this server, where another one is, has named as a further source; none if it cannot be
-    /// one.
+    /// Adds a mirror that the server of another URL advertises, and returns its ID; none if it cannot be used.
     pub(super) fn add_mirror(&mut self, from: UrlId, url: &Url, server: Option<IpAddr>) -> Option<UrlId> {
         let egress = self.egress(from)?.referred_by(server);
         if self.entries.len() >= MAX_URLS || self.ids.contains_key(&(url.to_string(), None)) {
             return None;
         }
-        // As with redirects: what is asked for over TLS does not come in plain text.
+        // As with redirects, a download over TLS must not continue in plain text.
         let secure = self.entries.first_key_value().is_some_and(|(_, first)| first.url.scheme() == "https");
         if secure && url.scheme() != "https" {
             return None;
@@ -160,12 +160,12 @@ impl UrlTable {
         Some(id)
     }
 
-    /// Whether [`make_room`](Self::make_room) is due before the next redirect.
+    /// Whether [`evict_redirects`](Self::evict_redirects) is due before the next redirect.
     pub(super) fn is_full(&self) -> bool {
         self.entries.len() >= MAX_URLS
     }
 
-    /// Forgets places that redirects have not named for long, except those for which there is a connection.
+    /// Removes redirect targets that were not named recently, except those with open connections (`used`).
     pub(super) fn evict_redirects(&mut self, used: &BTreeSet<UrlId>) {
         let before = self.redirect_count.saturating_sub(KEPT_REDIRECTS);
         self.entries.retain(|id, entry| !entry.is_redirect || entry.last_redirect > before || used.contains(id));
@@ -173,7 +173,7 @@ impl UrlTable {
         self.ids.retain(|_, id| entries.contains_key(id));
     }
 
-    /// Whether the user has named a place, or what led there.
+    /// Whether the user named the URL, or a URL that redirected to it.
     pub(super) fn is_from_user(&self, id: UrlId) -> bool {
         self.entries.get(&id).is_some_and(|entry| !entry.is_untrusted)
     }
@@ -182,30 +182,30 @@ impl UrlTable {
         self.entries.get(&id).map(|entry| &entry.url)
     }
 
-    /// What a place may be connected to.
+    /// Which addresses the URL may be connected to.
     pub(super) fn egress(&self, id: UrlId) -> Option<EgressPolicy> {
         self.entries.get(&id).map(|entry| entry.egress)
     }
 
-    /// Whether there is one place only.
+    /// Whether the table has exactly one URL.
     pub(super) fn has_single_url(&self) -> bool {
         self.entries.len() == 1
     }
 
-    /// The number of a redirect's target, which this server named; none if it must not or cannot be followed, with the
-    /// reason for the user.
+    /// Returns the ID of a redirect's target, which `server` named. Fails with a message for the user if the
+    /// redirect must not or cannot be followed.
     pub(super) fn resolve_redirect(
         &mut self,
         from: UrlId,
         location: &str,
         server: Option<IpAddr>,
     ) -> Result<UrlId, String> {
-        let from = self.entries.get(&from).ok_or_else(|| "a redirect from nowhere".to_owned())?;
+        let from = self.entries.get(&from).ok_or_else(|| "the redirect comes from an unknown URL".to_owned())?;
         let (base, foreign) = (&from.url, from.is_untrusted);
         let mut target = base.join(location).map_err(|e| {
-            // What stands before an `@` may be a password.
+            // The text before an `@` may be a password, so it is not shown.
             let masked = location.rsplit('@').next().unwrap_or_default();
-            format!("the redirect to `{masked}` is no URL: {e}")
+            format!("the redirect target `{masked}` is not a valid URL: {e}")
         })?;
         target.set_fragment(None);
         let url_login = (!target.username().is_empty() || target.password().is_some())
@@ -216,7 +216,7 @@ impl UrlTable {
                 ))
             })
             .flatten();
-        // Only URLs that have a host have a login.
+        // The setters fail only for URLs without a host, which have no login.
         let _ = (target.set_username(""), target.set_password(None));
         let login = url_login.or_else(|| from.login.clone().filter(|_| base.origin() == target.origin()));
         match (base.scheme(), target.scheme()) {
@@ -224,8 +224,9 @@ impl UrlTable {
             (_, "http" | "https") => {}
             (_, scheme) => return Err(format!("the redirect to a `{scheme}` URL cannot be followed")),
         }
-        // Within one service a redirect says nothing new of where it is. Another port of the same name may be another service:
-        // of a name with public and private addresses, a public server leads to the public ones.
+        // A redirect within one origin gives no new information about its location, so it adds no restriction.
+        // Another port of the same name may be another service. If a name has public and private addresses, its
+        // public server can thus only lead to the public ones.
         let is_address = matches!(target.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)));
         let is_within = same_origin(base, &target) || (is_address && base.host() == target.host());
         let egress = if is_within { from.egress } else { from.egress.referred_by(server) };
@@ -238,6 +239,8 @@ impl UrlTable {
             is_untrusted: foreign,
             egress,
         };
+        // A known URL keeps its ID. If it is a redirect target, its policy becomes as strict as the strictest
+        // redirect to it.
         let known_id = self.ids.get(&entry.key()).copied();
         if let Some((id, known_entry)) = known_id.and_then(|id| Some((id, self.entries.get_mut(&id)?))) {
             known_entry.last_redirect = self.redirect_count;
@@ -247,12 +250,12 @@ impl UrlTable {
             return Ok(id);
         }
         if self.is_full() {
-            return Err("too many places at once".to_owned());
+            return Err("too many redirect targets".to_owned());
         }
-        self.add(entry).ok_or_else(|| "too many places at once".to_owned())
+        self.add(entry).ok_or_else(|| "too many redirect targets".to_owned())
     }
 
-    /// The request for some bytes of a place.
+    /// The request for a range of a URL.
     pub(super) fn request_for(
         &self,
         id: UrlId,
@@ -273,6 +276,7 @@ impl UrlTable {
             Some((user_origin, sent)) if self.send_to_all_hosts || same_origin(user_origin, url) => sent.clone(),
             _ => self.cross_origin_headers.clone(),
         };
+        // A login from a redirect replaces the user's own for this request.
         if let Some(login) = named {
             headers.retain(|(name, _)| *name != AUTHORIZATION);
             headers.push(login.clone());
@@ -297,7 +301,7 @@ impl UrlEntry {
     }
 }
 
-/// A part of a URL's login.
+/// Decodes the user name or password of a URL.
 fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&percent_decode(text)).into_owned()
 }
@@ -306,7 +310,7 @@ fn header_field(name: &str, value: &str) -> Option<HeaderField> {
     Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
 }
 
-/// Basic authentication (RFC 7617).
+/// Header field for Basic authentication (RFC 7617).
 fn basic_auth((name, password): &(String, String)) -> Option<HeaderField> {
     let text = base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}"));
     let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
@@ -314,8 +318,8 @@ fn basic_auth((name, password): &(String, String)) -> Option<HeaderField> {
     Some((AUTHORIZATION, value))
 }
 
-/// Whether what was given for the first URL may go to the other: the same scheme, host and port, or the same host with
-/// TLS, both at their own ports.
+/// Whether credentials for the first URL may be sent to the other: scheme, host and port are equal, or the other
+/// URL uses TLS on the same host, both with default ports.
 pub fn same_origin(first: &Url, other: &Url) -> bool {
     let ports = (first.port_or_known_default(), other.port_or_known_default());
     let same = first.scheme() == other.scheme() && ports.0 == ports.1;
@@ -327,15 +331,15 @@ fn is_secret(name: &HeaderName) -> bool {
     [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION].contains(name)
 }
 
-/// Whether a field tells of the program, and of nobody's rights.
+/// Whether a header field describes only the client program, and contains no credentials.
 pub fn is_client_description(name: &HeaderName) -> bool {
     [USER_AGENT, ACCEPT, ACCEPT_LANGUAGE].contains(name)
 }
 
-/// More places than this are not remembered of what servers name.
+/// Maximum number of URLs in a table.
 const MAX_URLS: usize = 1000;
-/// Of these, how many that redirects named last are kept when there are too many. chosen: several for each connection that a
-/// download may have.
+/// Number of recent redirect targets that are kept when the table is full. chosen: several for each connection that
+/// a download may have.
 const KEPT_REDIRECTS: u64 = 250;
 
 #[cfg(test)]
@@ -367,7 +371,7 @@ mod tests {
     const ALL_HEADERS: [&str; 4] = ["x-id", "cookie", "user-agent", "authorization"];
 
     #[test]
-    fn what_was_given_for_an_origin_stays_there() {
+    fn credentials_stay_with_their_origin() {
         let mut o = origins("http://a.example/f");
         assert_eq!(names(&o, UrlId(0)), ALL_HEADERS);
         for (target, sent) in [
@@ -383,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_gets_no_secret_and_what_a_server_names_gets_nothing() {
+    fn a_mirror_gets_no_secret_and_an_advertised_url_gets_no_headers() {
         let url = |text: &str| text.parse::<Url>().unwrap();
         let login = Some(("its".to_owned(), "own".to_owned()));
         let sources = [
@@ -403,16 +407,20 @@ mod tests {
         assert_eq!(names(&o, UrlId(3)), [""; 0]);
         let led = o.resolve_redirect(UrlId(3), "https://a.example/g", server()).unwrap();
         assert_eq!(names(&o, led), [""; 0]);
-        assert_eq!(o.add_mirror(UrlId(0), &url("http://a.example/plain"), server()), None, "TLS is not left");
+        assert_eq!(
+            o.add_mirror(UrlId(0), &url("http://a.example/plain"), server()),
+            None,
+            "an https download gets no http mirror"
+        );
         let named = o.add_mirror(UrlId(0), &url("https://a.example/duplicate"), server()).unwrap();
         assert_eq!(names(&o, named), [""; 0]);
         let mut o = UrlTable::from_mirrors(&sources[..1], &Credentials { send_to_all_hosts: true, ..credentials });
         let led = o.resolve_redirect(UrlId(0), "https://b.example/g", server()).unwrap();
-        assert_eq!(names(&o, led), ALL_HEADERS, "as the user wants");
+        assert_eq!(names(&o, led), ALL_HEADERS, "the user allows it");
     }
 
     #[test]
-    fn cookies_come_back_to_those_who_set_them() {
+    fn cookies_are_sent_only_to_the_hosts_that_set_them() {
         let url = |text: &str| text.parse::<Url>().unwrap();
         let foreign = MirrorUrl { is_untrusted: true, ..MirrorUrl::from_user(url("https://b.example.com/f")) };
         let credentials = Credentials { headers: fields(), ..Credentials::default() };
@@ -424,7 +432,7 @@ mod tests {
             let cookies = get.headers.iter().filter(|(name, _)| *name == COOKIE);
             cookies.map(|(_, value)| value.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        // A mirror that a server has named sets none.
+        // A mirror that a server named cannot set cookies.
         o.store_cookies(UrlId(1), &["m=1; Domain=example.com; Path=/".to_owned()]);
         assert_eq!(sent(&o, led), [""; 0]);
         o.store_cookies(UrlId(0), &["own=1; Path=/".to_owned(), "all=1; Domain=example.com; Path=/".to_owned()]);
@@ -436,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_one_number() {
+    fn a_url_has_one_id() {
         let mut o = origins("http://a.example/f");
         let one = o.resolve_redirect(UrlId(0), "/g?x#frag", server()).unwrap();
         assert_eq!(o.resolve_redirect(UrlId(0), "http://a.example/g?x", server()), Ok(one));
@@ -445,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_may_lead_where_its_server_is_and_not_further() {
+    fn a_redirect_leads_at_most_to_the_zone_of_its_server() {
         let mut o = origins("http://a.example/f");
         let loopback: SocketAddr = "127.0.0.1:80".parse().unwrap();
         let mut refuses = |from, to: &str, server: &str, address: &str| {
@@ -454,41 +462,41 @@ mod tests {
         };
         let (elsewhere, refused) = refuses(UrlId(0), "http://b.example/1", "203.0.113.9", "127.0.0.1");
         assert!(refused);
-        // What it led to leads no further, wherever that is.
+        // The target inherits the restriction, whatever the address of the redirecting server.
         assert!(refuses(elsewhere, "http://c.example/", "127.0.0.1", "127.0.0.1").1);
         assert!(refuses(elsewhere, "http://c.example/2", "127.0.0.1", "10.0.0.1").1);
         assert!(!refuses(UrlId(0), "http://d.example/", "127.0.0.1", "127.0.0.1").1);
         assert!(!refuses(UrlId(0), "http://e.example/", "10.0.0.1", "192.168.0.1").1);
         assert!(refuses(UrlId(0), "http://f.example/", "10.0.0.1", "127.0.0.1").1);
-        // The host that the user has named stays as free as it was.
+        // The host that the user named is not restricted.
         assert!(!refuses(UrlId(0), "https://a.example/g", "203.0.113.9", "127.0.0.1").1);
         assert!(o.egress(UrlId(0)).unwrap().check(loopback).is_ok());
     }
 
     #[test]
-    fn another_port_of_a_name_is_another_service() {
+    fn another_port_of_a_name_counts_as_another_service() {
         let mut o = origins("http://a.example/f");
         let mut leads = |to: &str, server: &str, address: &str| {
             let id = o.resolve_redirect(UrlId(0), to, server.parse().ok()).unwrap();
             o.egress(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_ok()
         };
-        // A name with a public and a private address: the public server leads to the public one.
+        // A name with a public and a private address: the public server leads only to the public address.
         assert!(!leads("http://a.example:7001/secret", "203.0.113.9", "10.9.0.1"));
         assert!(!leads("https://a.example:8443/", "203.0.113.9", "192.168.0.1"));
         assert!(leads("http://a.example:7001/secret", "203.0.113.9", "203.0.113.9"));
         assert!(leads("http://a.example:7002/", "10.9.0.1", "10.9.0.1"));
         assert!(leads("http://a.example:7003/", "127.0.0.1", "127.0.0.1"));
-        // First from the private server, then from the public one.
+        // The first redirect comes from the private server, the second from the public one.
         assert!(leads("http://a.example:7004/", "10.9.0.1", "10.9.0.1"));
         assert!(!leads("http://a.example:7004/", "203.0.113.9", "10.9.0.1"));
-        // An address is in one zone, whatever the port; behind a proxy it alone is known.
+        // An address is in one zone, whatever the port. Behind a proxy, only the address in the URL is known.
         let mut o = origins("http://192.168.0.1/f");
         let id = o.resolve_redirect(UrlId(0), "http://192.168.0.1:8080/f", None).unwrap();
         assert!(o.egress(id).unwrap().check(([192, 168, 0, 1], 8080).into()).is_ok());
     }
 
     #[test]
-    fn redirects_to_ever_new_places_are_followed() {
+    fn redirects_to_ever_new_urls_are_followed() {
         let mut o = origins("http://a.example/f");
         let first = o.resolve_redirect(UrlId(0), "/first", server()).unwrap();
         let mut ids = BTreeSet::from([UrlId(0), first]);
@@ -499,20 +507,20 @@ mod tests {
             let id = o.resolve_redirect(UrlId(0), &format!("/once/{n}"), server()).unwrap();
             assert_eq!(o.url(id).map(Url::path), Some(&*format!("/once/{n}")));
             if n < 60_000 {
-                assert!(ids.insert(id), "a number came again");
+                assert!(ids.insert(id), "an ID was reused early");
             }
             let before =
                 o.resolve_redirect(UrlId(0), &format!("/once/{}", n.saturating_sub(100)), server()).unwrap();
             assert_eq!(o.url(before).map(Url::path), Some(&*format!("/once/{}", n.saturating_sub(100))));
             assert!(o.entries.len() <= MAX_URLS && o.ids.len() <= MAX_URLS);
         }
-        // Sources and what is in use stay.
+        // Mirrors and URLs in use are kept.
         assert_eq!(o.url(UrlId(0)).map(Url::path), Some("/f"));
         assert_eq!(o.url(first).map(Url::path), Some("/first"));
     }
 
     #[test]
-    fn a_login_in_a_redirect_goes_to_its_origin_alone() {
+    fn a_login_in_a_redirect_is_sent_only_to_its_origin() {
         let sent = |o: &UrlTable, id| {
             let get = o.request_for(id, RequestRange::Full, None).unwrap();
             let mut fields = get.headers.iter().filter(|(name, _)| *name == AUTHORIZATION);
@@ -537,12 +545,12 @@ mod tests {
             let id = o.resolve_redirect(there, elsewhere, server()).unwrap();
             assert_eq!(sent(&o, id), None, "{elsewhere}");
         }
-        // The same URL without the login is another place; with another login, too.
+        // The same URL without the login, or with another one, is another entry.
         let bare = o.resolve_redirect(UrlId(0), "http://b.example/g", server()).unwrap();
         assert_eq!(sent(&o, bare), None);
         let other = o.resolve_redirect(UrlId(0), "http://v@b.example/g", server()).unwrap();
         assert_eq!(sent(&o, other).as_deref(), Some("v:"));
-        // Instead of the user's own at the same origin, and never in a message.
+        // It replaces the user's own login at the same origin, and never appears in a message.
         let mut o = origins("https://a.example/f");
         let own = o.resolve_redirect(UrlId(0), "https://u:p@a.example/g", server()).unwrap();
         assert_eq!(sent(&o, own).as_deref(), Some("u:p"));
@@ -554,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn https_is_never_left() {
+    fn a_redirect_from_https_to_http_is_not_followed() {
         let mut o = origins("https://a.example/f");
         assert!(o.resolve_redirect(UrlId(0), "http://a.example/f", server()).unwrap_err().contains("not followed"));
         assert!(o.resolve_redirect(UrlId(0), "file:///etc/passwd", server()).is_err());

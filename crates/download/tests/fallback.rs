@@ -1,4 +1,4 @@
-//! A download from a server that offers HTTP/2 and wants HTTP/1.1.
+//! Downloads from a server that offers HTTP/2 and then requires HTTP/1.1 (`HTTP_1_1_REQUIRED`).
 
 #[path = "../../net/tests/http/acceptor.rs"]
 mod acceptor;
@@ -25,14 +25,14 @@ use tokio_rustls::server::TlsStream;
 use acceptor::acceptor;
 use driver::make_identity;
 
-/// Counts the connections of each protocol.
+/// Number of connections for each protocol.
 #[derive(Default)]
 struct ServerCounts {
     http2: AtomicUsize,
     http1: AtomicUsize,
 }
 
-/// Resets each HTTP/2 stream, or ends the connection; over HTTP/1.1 it serves ranges of `data`.
+/// Resets each HTTP/2 stream, or closes the connection if `goes_away`. Over HTTP/1.1 it serves ranges of `data`.
 async fn serve(tls: TlsStream<TcpStream>, goes_away: bool, data: Arc<Vec<u8>>, counts: Arc<ServerCounts>) {
     if tls.get_ref().1.alpn_protocol() == Some(b"h2") {
         counts.http2.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl BatchObserver for RecordingObserver {
 }
 
 #[test]
-fn a_file_comes_over_http_1_1_where_the_server_wants_that() {
+fn http_1_1_is_used_when_the_server_requires_it() {
     for goes_away in [false, true] {
         let identity = make_identity("localhost", None);
         let dir = tempfile::tempdir().expect("a directory");

@@ -88,7 +88,7 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {
         Some(77) => eprintln!("skipped: {said}"),
-        Some(0) if said.contains("not steered") => eprintln!("skipped: {said}"),
+        Some(0) if said.contains("not managed") => eprintln!("skipped: {said}"),
         Some(0) => {
             // The sink says it when the stream's end has come through the relay, which is before the client hears of it.
             let came = std::fs::read_to_string(place.path().join("came")).unwrap();

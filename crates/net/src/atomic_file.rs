@@ -1,15 +1,16 @@
-//! Atomic replacement of small files: after a crash a file has its old content or its new one, never a part of it.
+//! Atomic replacement of small files: after a crash a file has its old or its new content, never part of it.
 //!
-//! The content is written to a new file in the same directory and synced. Then that file takes the name, and the directory is
-//! synced. The new file is always created (`O_EXCL`, `O_NOFOLLOW`), so links that another user has put into the directory
-//! are never followed. Its name is random (`.NAME.0123456789abcdef.new`): two processes that write the same file at a time
-//! do not write into each other's, and the last one wins.
+//! The content is written to a new file in the same directory and synced. Then that file is renamed to the final
+//! name, and the directory is synced. The new file is always created (`O_EXCL`, `O_NOFOLLOW`), so symbolic links that
+//! another user has put into the directory are never followed. Its name is random (`.NAME.0123456789abcdef.new`), so
+//! two processes that write the same file at the same time do not write into each other's temporary file, and the
+//! last one wins.
 //!
-//! [`replace`] and [`create`] take a path. `replace_in` and `create_in` take a directory that the caller has opened and
-//! checked, and find the file in that very directory. The `tempfile` crate was not used: it opens files by path only, and
-//! does not sync the directory.
+//! [`replace`] and [`create`] take a path. [`replace_in`] and [`create_in`] take a directory that the caller has
+//! opened and checked, and write into exactly that directory. The `tempfile` crate was not used: it opens files only
+//! by path, and does not sync the directory.
 //!
-//! Downloads are not written here: a part file and its journal are filled over hours (`store`).
+//! Downloads are not written here: a partial file and its journal grow over hours (`store` in `marline-download`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -27,9 +28,9 @@ use crate::random::random_bytes;
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {error}", path.display())]
 pub struct FileError {
-    /// The file that was to be written, not the temporary one.
+    /// The final file, not the temporary one.
     pub path: PathBuf,
-    /// The reason.
+    /// Why it could not be written.
     pub error: io::Error,
 }
 
@@ -39,10 +40,10 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// What names of temporary files end with. Such a file remains if the process is killed while it writes.
+/// Suffix of the names of temporary files. Such a file remains if the process is killed while it writes.
 pub const TEMP_SUFFIX: &str = ".new";
 
-/// Writes a file with these permissions, in place of one of the same name.
+/// Writes a file with these permissions, replacing an existing one.
 ///
 /// # Errors
 /// It cannot be written or synced. Unless only the last sync failed, the old file is unchanged.
@@ -50,7 +51,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     with_parent_dir(path, |directory, name| replace_in(directory, name, bytes, mode))
 }
 
-/// Writes a file with these permissions, unless the name is taken.
+/// Writes a file with these permissions, unless the name exists.
 ///
 /// # Errors
 /// As [`replace`], and [`io::ErrorKind::AlreadyExists`].
@@ -58,7 +59,7 @@ pub fn create_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError>
     with_parent_dir(path, |directory, name| create_new_in(directory, name, bytes, mode))
 }
 
-/// Waits until the names in the directory are on the disk. File systems that cannot do that (some in user space) report
+/// Waits until the directory entries are on disk. Some file systems (in user space) do not support that and return
 /// EINVAL, which is ignored: nothing more can be done there.
 ///
 /// # Errors
@@ -67,7 +68,7 @@ pub fn sync_directory(path: &Path) -> io::Result<()> {
     sync_open_directory(&File::open(path)?)
 }
 
-/// The directory of a path.
+/// The directory that contains `path`; the current directory if the path has no directory part.
 pub fn parent_dir(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -110,11 +111,11 @@ fn write_and_publish(
     let mut file = File::from(openat(directory, &temp_name, flags, Mode::from_raw_mode(mode))?);
     let result = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| publish(&temp_name));
     if let Err(error) = result {
-        // A full disk has room for an empty file: it would stay.
+        // Even on a full disk the empty file was created and would remain.
         let _ = unlinkat(directory, &temp_name, AtFlags::empty());
         return Err(error);
     }
-    // The directory may be open as a mere place (`O_PATH`), which cannot be synced.
+    // The caller's descriptor may be open with `O_PATH`, which cannot be synced.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     sync_open_directory(&File::from(openat(directory, ".", flags, Mode::empty())?))
 }
@@ -126,8 +127,8 @@ fn temp_file_name(name: &OsStr) -> io::Result<OsString> {
     Ok(temp_name)
 }
 
-/// Renames unless the new name is taken. Not every file system can do both in one step; there a second name (hard link)
-/// refuses as well, and the file has two names for a moment.
+/// Renames a file unless the new name exists. Some file systems cannot do both in one step. There a hard link is
+/// created instead, which also fails if the name exists; the file has two names for a moment.
 fn rename_no_replace(directory: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> io::Result<()> {
     match renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_with_its_mode() {
+    fn a_file_is_replaced_completely_and_gets_the_given_mode() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         for (text, mode) in [("first, longer", 0o600), ("second", 0o640)] {
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_replaced_and_not_followed() {
+    fn a_symbolic_link_is_replaced_and_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let (path, victim) = (directory.path().join("file"), directory.path().join("victim"));
         fs::write(&victim, "whole").unwrap();
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_the_file_and_leaves_nothing() {
+    fn an_error_names_the_file_and_leaves_no_temporary_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("taken");
         fs::create_dir_all(path.join("full")).unwrap();
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_at_the_same_time_do_not_mix() {
+    fn concurrent_writers_do_not_mix_their_content() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::thread::scope(|scope| {

@@ -1,16 +1,18 @@
-//! What the machine really draws from its battery, beside what a model says.
+//! Measures the power that this machine draws from its battery, in contrast to the figures of the radio energy model.
 //!
-//! In: the kernel's power-supply class. Out: joules and mean watts over a run, or nothing where there is nothing to read.
+//! It reads the kernel's power-supply class in sysfs and returns energy and mean power of a run, or nothing where the
+//! hardware does not report them.
 //!
-//! 1. A battery tells `power_now` (µW), or `current_now` (µA) and `voltage_now` (µV), whose product is the power (the
-//!    thesis, §3.2.1, reads a phone's power chip so). Some drivers count current out of the battery as negative.
-//! 2. Only a battery that discharges tells what the machine draws: with a charger attached there is no figure at all,
+//! 1. A battery reports `power_now` (µW), or `current_now` (µA) and `voltage_now` (µV), whose product is the power
+//!    (the multi-link HTTP thesis, section 3.2.1, reads a phone's power chip in this way). Some drivers report the
+//!    discharge current as negative.
+//! 2. Only a discharging battery shows what the machine draws. With a charger attached there is no figure at all,
 //!    rather than a wrong one.
-//! 3. One reading a second, as in the thesis: some firmware takes milliseconds for one. That is why a thread of its own
-//!    does it, and only where there is a battery; between readings the power is taken as linear.
-//! 4. Batteries of mice and headsets (`scope` is `Device`) are not this machine's.
+//! 3. One reading a second, as in the thesis: with some firmware a reading takes milliseconds. Therefore a thread of
+//!    its own reads, and only where there is a battery. Between readings the power is interpolated linearly.
+//! 4. Batteries of mice and headsets (`scope` is `Device`) do not supply this machine and are ignored.
 //!
-//! Energy counters (`energy_now`) were not used: their steps are many joules wide.
+//! Energy counters (`energy_now`) were not used: they advance in steps of many joules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,15 +22,16 @@ use std::time::{Duration, Instant};
 
 use marline_core::units::{Energy, Power};
 
-/// Where Linux shows power supplies.
+/// Where Linux lists power supplies.
 pub const POWER_SUPPLIES: &str = "/sys/class/power_supply";
 
-/// The batteries of this machine.
+/// The batteries that supply this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batteries(Vec<PathBuf>);
 
 impl Batteries {
-    /// Those below `folder` (in production [`POWER_SUPPLIES`]); none: there are none that tell their power.
+    /// Finds the batteries below `folder` (in production [`POWER_SUPPLIES`]). `None`: there is none that reports its
+    /// power.
     pub fn find(folder: &Path) -> Option<Self> {
         let mut found: Vec<PathBuf> = fs::read_dir(folder)
             .ok()?
@@ -41,7 +44,7 @@ impl Batteries {
         (!found.is_empty()).then_some(Self(found))
     }
 
-    /// What they deliver together now; none: one of them is charged, or none discharges, or one cannot be read.
+    /// The power that all of them deliver now. `None`: one is being charged, none discharges, or one cannot be read.
     pub fn power(&self) -> Option<Power> {
         let (mut sum, mut discharging) = (Power::ZERO, false);
         for path in &self.0 {
@@ -50,7 +53,7 @@ impl Batteries {
                     sum += read_power(path)?;
                     discharging = true;
                 }
-                // The second battery of a notebook while the first one works.
+                // The idle battery of a notebook with two.
                 "Full" | "Not charging" => {}
                 _ => return None,
             }
@@ -59,16 +62,16 @@ impl Batteries {
     }
 }
 
-/// What was drawn over a run.
+/// Energy and mean power drawn over a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatteryDraw {
-    /// In all.
+    /// Total energy of the run.
     pub energy: Energy,
-    /// On average.
+    /// Mean power of the run.
     pub power: Power,
 }
 
-/// Readings, once a second, until [`Watch::finish`].
+/// Reads the batteries once a second until [`BatteryMeter::finish`].
 #[derive(Debug)]
 pub struct BatteryMeter {
     stop: Arc<(Mutex<bool>, Condvar)>,
@@ -76,7 +79,7 @@ pub struct BatteryMeter {
 }
 
 impl BatteryMeter {
-    /// Begins with the batteries below `folder`; none: there is nothing to watch.
+    /// Starts the readings of the batteries below `folder`. `None`: there is no battery to read.
     pub fn start(folder: &Path) -> Option<Self> {
         Self::with_interval(Batteries::find(folder)?, READ_INTERVAL)
     }
@@ -103,7 +106,7 @@ impl BatteryMeter {
         Some(Self { stop, thread: Some(thread) })
     }
 
-    /// Reads once more and ends; none: the machine was not on its battery all the time.
+    /// Takes a last reading and stops. `None`: the machine did not run on battery for the whole time.
     pub fn finish(mut self) -> Option<BatteryDraw> {
         self.request_stop();
         self.thread.take()?.join().ok().flatten()
@@ -116,14 +119,14 @@ impl BatteryMeter {
     }
 }
 
-/// A run that fails must leave no thread behind.
+/// Stops the thread when a run fails before [`BatteryMeter::finish`].
 impl Drop for BatteryMeter {
     fn drop(&mut self) {
         self.request_stop();
     }
 }
 
-/// Readings so far, integrated by trapezoids.
+/// Integral of the readings so far, by the trapezoidal rule.
 #[derive(Debug, Default)]
 struct PowerIntegral {
     last_reading: Option<(Duration, Power)>,
@@ -139,7 +142,7 @@ impl PowerIntegral {
         };
         if let Some((before, previous_power)) = self.last_reading {
             let time = at.saturating_sub(before);
-            // Half of each end's power; the two halves may be an odd number of microwatts.
+            // The sum times half the time, not the halved sum: the sum may be an odd number of microwatts.
             self.energy += (previous_power + power) * (time / 2);
         }
         self.last_reading = Some((at, power));
@@ -147,7 +150,7 @@ impl PowerIntegral {
 
     fn result(&self) -> Option<BatteryDraw> {
         let (time, power) = self.last_reading.filter(|_| !self.is_invalid)?;
-        // A run shorter than two readings has its power and no time worth the name.
+        // A run shorter than two readings has a power, and too little time for a mean.
         let power = if time.is_zero() { power } else { self.energy / time };
         Some(BatteryDraw { energy: self.energy, power })
     }
@@ -201,13 +204,13 @@ mod tests {
         supply(&folder, "battery", &[("current_now", "-500000")]);
         let batteries = Batteries::find(folder.path()).unwrap();
         assert_eq!(batteries.power(), Some(Power::from_milliwatts(1925)));
-        // Where the driver tells it, power itself is taken.
+        // If the driver reports the power itself, it is used.
         supply(&folder, "battery", &[("power_now", "2000000")]);
         assert_eq!(batteries.power(), Some(Power::from_milliwatts(2000)));
     }
 
     #[test]
-    fn only_a_battery_that_discharges_tells_anything() {
+    fn only_a_discharging_battery_yields_a_power() {
         let folder = folder();
         let battery = |name: &str, status: &str| {
             supply(&folder, name, &[("type", "Battery"), ("status", status), ("power_now", "5000000")]);
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_battery_of_this_machine_is_left_alone() {
+    fn supplies_that_are_not_batteries_of_this_machine_are_ignored() {
         let folder = folder();
         assert_eq!(Batteries::find(&folder.path().join("absent")), None);
         supply(&folder, MAINS.0, MAINS.1);
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_integrated_between_them() {
+    fn power_is_integrated_between_readings() {
         let watts = |n: u64| Some(Power::from_milliwatts(1000 * n));
         let mut sum = PowerIntegral::default();
         sum.add_reading(Duration::from_secs(0), watts(1));
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_reads_from_its_start_to_its_end() {
+    fn a_meter_reads_from_its_start_to_its_end() {
         let folder = folder();
         supply(&folder, "BAT0", &[("type", "Battery"), ("status", "Discharging"), ("power_now", "4000000")]);
         let batteries = Batteries::find(folder.path()).unwrap();

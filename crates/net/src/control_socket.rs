@@ -1,15 +1,16 @@
-//! A daemon's ear: a unix socket at which its owner asks and tells it something.
+//! Control socket of a daemon: a unix socket that takes one JSON request and returns one JSON response per
+//! connection.
 //!
-//! In: one JSON question for each connection, at most a kibibyte, ended by a line end or by the end of the stream. Out: one
-//! JSON answer or the refusal of one, and the connection is closed. What they are is the daemon's matter.
+//! A request has at most 1 KiB and ends with a line end or the end of the stream. The reply is a response or a
+//! refusal, then the connection is closed. Each daemon defines its own requests and responses.
 //!
-//! 1. Only root and the daemon's own user may ask: the socket is made for its owner alone, in a directory that only its
-//!    owner and root can write, and the asker's credentials are looked at as well.
-//! 2. Whoever is slow loses his connection after two seconds; nobody makes the daemon wait. A few are heard at once, and
-//!    the others wait in the kernel's queue.
-//! 3. A socket that was left behind by a crash is replaced. One at which somebody listens is not.
+//! 1. Only root and the daemon's own user may send requests. The socket is accessible to its owner only, in a
+//!    directory that only its owner and root can write to, and the credentials of the peer are checked as well.
+//! 2. A slow client is disconnected after two seconds and never blocks the daemon. [`MAX_CONNS`] clients are served
+//!    at a time; the others wait in the kernel's queue.
+//! 3. A socket that a crashed daemon left behind is replaced. One with a listener is not.
 //!
-//! HTTP was not used: there is one question and one answer, and no browser is to reach this.
+//! HTTP was not used: there is one request and one response, and browsers must not reach this interface.
 
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -28,43 +29,43 @@ use tokio::sync::Semaphore;
 
 use crate::run_dir::RunDir;
 
-/// chosen: every question there is fits ten times.
+/// chosen: ten times the length of the longest request.
 const MAX_REQUEST_LEN: u64 = 1024;
-/// chosen: a program on the same machine that needs longer has stopped.
+/// chosen: a program on the same machine that needs longer has hung.
 const IO_TIMEOUT: Duration = Duration::from_secs(2);
-/// chosen: people and a monitor ask; more at once is a mistake in a script.
+/// chosen: people and a monitoring program send requests; more at once is a mistake in a script.
 pub const MAX_CONNS: usize = 16;
-/// As the standard library has it; what waits there waits for [`AT_ONCE`].
+/// Same as the standard library. Connections wait there for one of the [`MAX_CONNS`] permits.
 const BACKLOG: i32 = 128;
 
-/// What an asker is told.
+/// The reply on the wire.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RawReply<A> {
     Response(A),
-    /// One sentence.
+    /// A refusal: one sentence for the user.
     Refused(String),
 }
 
-/// What a daemon says that has nothing more to say.
+/// Refusal that a daemon sends while it shuts down; clients report it as [`ControlError::Ended`].
 pub const SHUTTING_DOWN: &str = "the daemon is ending";
 
-/// The listening end. It lives in a tokio runtime; the socket is removed with it.
+/// The listener. It needs a tokio runtime; dropping it removes the socket.
 #[derive(Debug)]
 pub struct ControlServer {
     accept_task: tokio::task::JoinHandle<()>,
     dir: RunDir,
     file_name: String,
-    /// Which file that is: another run may have put its own in its place.
+    /// Device and inode of the socket: another run may have replaced the file meanwhile.
     file_id: (u64, u64),
 }
 
 impl ControlServer {
-    /// Listens at `path`, in place of whatever was left there, and makes its directory if that is not there. `answer` is what
-    /// is answered, or a sentence that says why nothing is.
+    /// Listens at `path`, replaces a socket left there, and creates the directory if it does not exist. `handler`
+    /// returns the response, or a sentence that says why the request is refused.
     ///
     /// # Errors
-    /// The directory is not safe or cannot be written, or somebody listens there.
+    /// The directory is not safe or cannot be written to, or another process listens there.
     pub fn listen<Q, A, F>(path: &Path, handler: impl Fn(Q) -> F + Send + Sync + 'static) -> io::Result<Self>
     where
         Q: DeserializeOwned + Send + 'static,
@@ -76,11 +77,12 @@ impl ControlServer {
         let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
         let socket = within.path_in_dir(name);
         if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
-            let message = format!("another one listens at {}", path.display());
+            let message = format!("another process listens at {}", path.display());
             return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
         }
         within.unlink(name)?;
-        // By its own name, which /proc/net/unix shows: so other users see that a daemon runs.
+        // Bound by the path that the user knows, because /proc/net/unix shows it: so other users see that a daemon
+        // runs.
         let listener = UnixListener::from_std(bind_listener(path)?)?;
         let file = file_id(&socket).map_err(|_| directory_replaced(path))?;
         let accepting = tokio::spawn(accept_loop(listener, Arc::new(handler)));
@@ -97,13 +99,14 @@ impl Drop for ControlServer {
     }
 }
 
-/// The name of the directory leads elsewhere by now, and so the socket is not in the directory that was checked.
+/// The path of the directory has changed meanwhile, so the socket is not in the directory that was checked.
 fn directory_replaced(path: &Path) -> io::Error {
-    io::Error::other(format!("{}: its directory was replaced while the socket was made", path.display()))
+    io::Error::other(format!("{}: the directory was replaced while the socket was being created", path.display()))
 }
 
-/// A listening socket for its owner alone. Linux gives a socket's file the mode that the socket has when it is bound, so there
-/// is no moment in which others may connect, and no path is opened a second time to change it.
+/// Creates a listening socket for its owner only. Linux gives the socket's file the mode that the socket has when it
+/// is bound. So there is no moment at which other users may connect, and no path is opened a second time to change
+/// the mode.
 fn bind_listener(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -132,13 +135,13 @@ where
                 tokio::spawn(async move {
                     let _place = permit;
                     if let Ok(Err(error)) = tokio::time::timeout(IO_TIMEOUT, serve_conn(stream, &*handler)).await {
-                        tracing::debug!(%error, "a question on the control socket failed");
+                        tracing::debug!(%error, "a request on the control socket failed");
                     }
                 });
             }
             Err(error) => {
-                // Out of descriptors: those that are open may close.
-                tracing::debug!(%error, "the control socket does not accept");
+                // Out of file descriptors: open connections may close soon.
+                tracing::debug!(%error, "the control socket cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -154,7 +157,7 @@ where
     let request = if is_authorized(&stream)? {
         read_request(&mut stream).await?
     } else {
-        Err("only root and the daemon's own user may ask".to_owned())
+        Err("only root and the daemon's own user may send requests".to_owned())
     };
     let reply = match request {
         Ok(request) => handler(request).await.map_or_else(RawReply::Refused, RawReply::Response),
@@ -176,61 +179,62 @@ async fn read_request<Q: DeserializeOwned>(stream: &mut UnixStream) -> io::Resul
     let mut limited = stream.take(MAX_REQUEST_LEN);
     while !text.contains(&b'\n') && limited.read_buf(&mut text).await? > 0 {}
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    Ok(serde_json::from_slice(line).map_err(|error| format!("the question is not understood: {error}")))
+    Ok(serde_json::from_slice(line).map_err(|error| format!("the request cannot be parsed: {error}")))
 }
 
-/// Why a daemon did not answer.
+/// Why a daemon returned no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// No process listens.
+    /// No process listens at the socket.
     #[error("{}", no_daemon(who, socket, error))]
     NotRunning {
-        /// The command that it would be.
+        /// The command that starts the daemon.
         who: &'static str,
-        /// Where it would be.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why not.
+        /// Why the connection failed.
         error: io::Error,
     },
-    /// Somebody listens, and this user may not ask.
-    #[error("{}: not permitted: ask as root, or as the user whom `{who}` runs as", socket.display())]
+    /// A process listens, and this user may not connect.
+    #[error("{}: not permitted: run this command as root, or as the user that `{who}` runs as", socket.display())]
     NotPermitted {
-        /// Which command.
+        /// The command that starts the daemon.
         who: &'static str,
-        /// Where it is.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// It ended while it was asked.
+    /// The daemon exited before it responded.
     #[error("`{0}` has ended")]
     Ended(&'static str),
-    /// The answer did not come, or is none.
+    /// No response arrived, or it is not valid.
     #[error("{}: `{who}` does not answer: {error}", socket.display())]
     NoResponse {
-        /// Which command.
+        /// The command that starts the daemon.
         who: &'static str,
-        /// Where it is.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why not.
+        /// Why reading the response failed.
         error: io::Error,
     },
-    /// It answered with a refusal.
+    /// The daemon refused the request, with this reason.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Asks the daemon that listens at `socket`; `who` is the command that it is. Blocks, for four seconds at most between two bytes.
+/// Sends a request to the daemon that listens at `socket` and returns its response; `command` is the command that
+/// starts the daemon. Blocking; waits at most four seconds for each read and write.
 ///
 /// # Errors
-/// Nobody is there, he does not answer, or he refuses.
+/// No daemon listens, it does not respond, or it refuses.
 pub fn query_daemon<A: DeserializeOwned>(
     command: &'static str,
     socket: &Path,
     request: &impl Serialize,
 ) -> Result<A, ControlError> {
     let socket_path = || socket.to_owned();
-    // In a directory of just anybody's there may be a socket of just anybody's.
+    // A directory that any user can write to may contain a socket of any user, so the directory is checked first.
     let connected = RunDir::open(socket_dir(socket)).and_then(|_| std::os::unix::net::UnixStream::connect(socket));
-    // Another user's directory may be empty; one that cannot be looked into may not.
+    // The socket is known to be absent even in another user's directory, unless that directory cannot be searched.
     let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied if !is_empty() => {
@@ -251,7 +255,7 @@ pub fn query_daemon<A: DeserializeOwned>(
     }
 }
 
-/// The same sentence for every daemon. The socket is named only where it is more than absent: an unsafe directory, say.
+/// One sentence for all daemons. The socket is named only if it is not simply absent, such as in an unsafe directory.
 fn no_daemon(command: &str, socket: &Path, error: &io::Error) -> String {
     let sentence = format!(
         "no {command} daemon runs in this network namespace; start it with `{command}`, or name its --run-dir"
@@ -279,7 +283,7 @@ fn exchange_json<A: DeserializeOwned>(
     Ok(serde_json::from_slice(&response)?)
 }
 
-/// The directory of a socket.
+/// The directory that contains a socket.
 fn socket_dir(socket: &Path) -> &Path {
     socket.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -1,17 +1,20 @@
 //! Shared I/O on Linux: what more than one capability of marline needs to reach the network and the host.
 //!
-//! The capabilities are crates of their own above this one: downloads (`marline-download`), the local proxy
-//! (`marline-proxy`), the path manager for MPTCP (`marline-paths`), TCP acceleration (`marline-accel`), and relays
-//! (`marline-fleet`). What two of them need is here. Nothing here decides which link carries what: `marline-core` does.
+//! The capabilities are crates above this one: downloads (`marline-download`), the local proxy (`marline-proxy`), the
+//! MPTCP path manager (`marline-paths`), TCP acceleration (`marline-accel`) and relays (`marline-fleet`). Code that
+//! two of them need belongs here. Nothing in this crate decides which link carries which traffic: `marline-core`
+//! does.
 //!
 //! Where to start reading:
 //!
-//! 1. [`links`]: which interfaces can carry traffic ([`links::survey()`]), and which of them a run uses ([`links::Choice`]).
+//! 1. [`links`]: which interfaces can carry traffic ([`links::list_interfaces`]), and which of them a run uses
+//!    ([`links::LinkSelection`]).
 //! 2. [`dns`]: names are resolved over the link that will be used ([`dns::Resolver`]).
-//! 3. [`egress`]: which addresses a request may reach, checked before each connection ([`egress::Right`]).
+//! 3. [`egress`]: which addresses a request may reach, checked before each connection ([`egress::EgressPolicy`]).
 //! 4. [`http`]: client connections that are bound to one link ([`http::Connection`]), with TLS, proxies and [`cookies`].
-//! 5. [`control_socket`] and [`run_dir`]: the control socket of a daemon, and the run directory that it is in.
-//! 6. [`recorded_machine`]: a machine of `marline-core` with its decision log, which `marline replay` runs again.
+//! 5. [`control_socket`] and [`directory`]: the control socket of a daemon, and the run directory that contains it.
+//! 6. [`logged`]: a state machine of `marline-core` together with its decision log, which `marline replay` runs
+//!    again.
 
 pub mod admission;
 pub mod atomic_file;
@@ -36,10 +39,10 @@ pub mod splice;
 #[doc(hidden)]
 pub mod testing;
 
-/// Escaping of text from outside; in core because the laboratory needs it without this crate.
+/// Escapes untrusted text for terminals and logs. It is in core because the laboratory needs it without this crate.
 pub use marline_core::printable;
 
-/// Access to the private parsers, for the fuzz targets alone: no part of what this crate promises.
+/// Access to the private parsers, for the fuzz targets only: not part of the public interface of this crate.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {

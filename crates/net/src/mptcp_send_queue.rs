@@ -1,7 +1,7 @@
-//! What waits to be sent on a connection's subflows.
+//! The send queue of an MPTCP connection: when to write more, the buffer size, and the unacknowledged bytes.
 //!
-//! In: a socket that speaks MPTCP. Out: whether it is to be given more now ([`marline_core::paths::queue`]), and a buffer that is
-//! large enough for that to be the only bound; and what is not acknowledged.
+//! [`marline_core::paths::send_gate`] decides from the queues of the subflows how long a writer should wait, so that
+//! data does not pile up on a slow subflow. The send buffer is enlarged so that this decision is the only bound.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,30 +13,32 @@ use marline_sys::mptcp::subflow_infos;
 use marline_sys::tcp_info::TcpInfo;
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
 
-/// chosen: more than the window that a relay gives; what is not used takes no memory.
+/// chosen: more than the receive window of a relay; unused buffer space takes no memory.
 const SEND_BUFFER_LEN: usize = 4 * 1024 * 1024;
 
-/// How long to wait before more is written; none: not at all.
+/// How long to wait before writing more; `None`: write now.
 ///
 /// # Errors
-/// When it does not speak MPTCP, or the kernel cannot say (before 5.16).
+/// The socket does not use MPTCP, or the kernel does not report its subflows (before 5.16).
 pub fn write_delay(socket: impl AsFd) -> io::Result<Option<Duration>> {
     Ok(send_gate::wait(subflow_infos(socket)?.iter().map(subflow_queue)))
 }
 
-/// Makes room for all that may be unacknowledged while a slow subflow holds up what came over a fast one: the buffer that the
-/// kernel chooses is as long as the queues are short. Needs CAP_NET_ADMIN.
+/// Sets the send buffer to 4 MiB, enough for all data that may be unacknowledged while a slow subflow holds up data
+/// sent later over a fast one. The buffer size that the kernel chooses is too small when the queues are short. Needs
+/// CAP_NET_ADMIN.
 ///
 /// # Errors
-/// Without it.
+/// The process lacks CAP_NET_ADMIN.
 pub fn enlarge_send_buffer(socket: impl AsFd) -> io::Result<()> {
     Ok(set_socket_send_buffer_size_force(socket, SEND_BUFFER_LEN)?)
 }
 
-/// What a connection was given and the other end has not acknowledged yet; of MPTCP, whichever subflow carries it.
+/// Bytes that were written to a connection and that the peer has not acknowledged; for MPTCP on all subflows
+/// together.
 ///
 /// # Errors
-/// It is no connected socket, or of a kernel that does not tell (MPTCP: before 5.17).
+/// The socket is not connected, or the kernel does not report it (for MPTCP before 5.17).
 pub fn unacknowledged(socket: impl AsFd) -> io::Result<DataSize> {
     marline_sys::siocoutq::unacknowledged_bytes(socket).map(DataSize::from_bytes)
 }

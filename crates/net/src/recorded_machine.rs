@@ -1,11 +1,12 @@
-//! A machine with its log: every input with its time, every output behind it (`docs/replay.md`).
+//! Runs a state machine and records its decision log: each input with its time, then the outputs that follow
+//! (`docs/replay.md`).
 //!
-//! In: a file, perhaps. Out: the machine as it is, and lines for `marline replay`.
+//! The log is optional. `marline replay` feeds a log to the same machine again and compares the outputs.
 //!
-//! 1. The first line is the configuration that the machine was made from.
-//! 2. A log that cannot be written any more ends there, and never disturbs the work itself: [`Logged::failed`] says so once, to who
-//!    asks.
-//! 3. A daemon flushes it once a second: what a kill takes is no more than that.
+//! 1. The first line is the configuration that the machine was created with.
+//! 2. If the log cannot be written any more, it ends there, and the machine runs on undisturbed. [`Logged::failed`]
+//!    reports the error once.
+//! 3. Daemons flush the log once a second, so a process that is killed loses at most the last second of it.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,7 +20,7 @@ use serde::Serialize;
 
 use crate::private_file::create_log;
 
-/// The machine, and the file that hears what it hears.
+/// A state machine, and the log that records all its inputs and outputs.
 #[derive(Debug)]
 pub struct RecordedMachine<M, C> {
     machine: M,
@@ -28,13 +29,14 @@ pub struct RecordedMachine<M, C> {
     config: PhantomData<C>,
 }
 
-/// An open log, with its path for messages.
+/// An open log, with its path for error messages.
 pub type LogFile = (PathBuf, BufWriter<File>);
 
-/// Which log cannot be written, and why.
+/// Path of a log that cannot be written, and the error.
 pub type LogError = (PathBuf, io::Error);
 
-/// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
+/// Creates the log file, or truncates an existing one. A log that another running process writes is not touched.
+/// Returns `None` without a path.
 ///
 /// # Errors
 /// The file cannot be created, or another run writes it.
@@ -51,7 +53,7 @@ where
     M: Machine<Input: Clone + Serialize + std::fmt::Debug, Output: Clone + Serialize + std::fmt::Debug>,
     C: Serialize,
 {
-    /// The log begins with the configuration that the machine was made from.
+    /// Wraps `machine` and creates the log at `trace`, which begins with the configuration of the machine.
     ///
     /// # Errors
     /// The log cannot be created.
@@ -59,19 +61,19 @@ where
         Ok(Self::with_log(machine, config, create_log_file(path)?))
     }
 
-    /// The same with a log that was created before the configuration was known.
+    /// Like [`new`](Self::new), with a log that was created before the configuration was known.
     pub fn with_log(machine: M, config: C, log_file: Option<LogFile>) -> Self {
         let mut recorded = Self { machine, log_file, error: None, config: PhantomData };
         recorded.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
         recorded
     }
 
-    /// The machine in its present state.
+    /// Read access to the machine: its state changes only through the recorded calls.
     pub const fn machine(&self) -> &M {
         &self.machine
     }
 
-    /// Writes the input down and hands it to the machine.
+    /// Records the input and passes it to the machine.
     pub fn handle(&mut self, now: Instant, input: M::Input) {
         tracing::trace!(at = %now, ?input);
         if self.log_file.is_some() {
@@ -80,13 +82,13 @@ where
         self.machine.handle(now, input);
     }
 
-    /// Writes down that time has passed, and tells the machine.
+    /// Records that time has passed, and calls the machine's `tick`.
     pub fn tick(&mut self, now: Instant) {
         self.write(|| Record::Tick { at: now });
         self.machine.tick(now);
     }
 
-    /// The next output of the machine, written down.
+    /// Takes the next output of the machine and records it.
     pub fn poll(&mut self) -> Option<M::Output> {
         let output = self.machine.poll()?;
         tracing::debug!(?output);
@@ -96,24 +98,24 @@ where
         Some(output)
     }
 
-    /// When the machine is to be called next; none: when something happens.
+    /// When `tick` must be called next; `None`: only another input can change something.
     pub fn deadline(&self) -> Option<Instant> {
         self.machine.deadline().map(|(at, _)| at)
     }
 
-    /// What was written so far is in the file from now on.
+    /// Writes all buffered records to the file.
     pub fn flush(&mut self) {
         if let Some(Err(error)) = self.log_file.as_mut().map(|(_, file)| file.flush()) {
             self.fail(error);
         }
     }
 
-    /// What went wrong with the log since the last time this was asked.
+    /// The error that ended the log, returned once.
     pub fn take_error(&mut self) -> Option<LogError> {
         self.error.take()
     }
 
-    /// Ends the log; the machine, unless something went wrong with the log.
+    /// Flushes and closes the log. Returns the machine, or the error if the log is incomplete.
     pub fn finish(mut self) -> Result<M, LogError> {
         self.flush();
         self.error.map_or(Ok(self.machine), Err)
@@ -136,7 +138,7 @@ where
 mod tests {
     use super::*;
 
-    /// Says back what it hears.
+    /// Outputs each input once.
     #[derive(Debug, Default)]
     struct Echo(Option<u8>);
 
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_is_a_line_and_a_disk_that_is_full_ends_the_log_alone() {
+    fn each_call_writes_a_line_and_a_full_disk_ends_only_the_log() {
         let temp_dir = tempfile::tempdir().unwrap();
         let path = temp_dir.path().join("log");
         let run = |path: PathBuf| {

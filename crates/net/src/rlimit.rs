@@ -1,14 +1,12 @@
-//! How many files and sockets this process may have open.
+//! Raises the limit of open files and sockets of this process to what it may set without privileges.
 //!
-//! In: the limits that it was started with. Out: the most that it may give itself.
-//!
-//! 1. The soft limit is raised to the hard one: 1024, which shells and services begin with, are there for programs that use
-//!    `select`, and nothing here does.
-//! 2. Programs that are started from here get the raised limit; those of ours do not mind.
+//! The soft limit is raised to the hard limit. The usual soft limit of 1024 protects programs that call `select`,
+//! which nothing here does. Child processes inherit the raised limit; the programs that marline starts do not call
+//! `select` either.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit as far as it may be; how far it is now.
+/// Raises the soft limit of open files to the hard limit, and returns the limit that is in force afterwards.
 pub fn raise_nofile_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: maximum, maximum };
@@ -23,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_is_the_hard_one_afterwards() {
+    fn the_soft_limit_equals_the_hard_limit_afterwards() {
         let most = raise_nofile_limit();
         let now = getrlimit(Resource::Nofile);
         assert_eq!((now.current, now.current.unwrap_or(u64::MAX)), (now.maximum, most));

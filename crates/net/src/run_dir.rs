@@ -1,13 +1,14 @@
-//! The run directory, and the files in it: nobody but root and the user of the daemon can have put them there.
+//! The run directory: opens it only if no user other than root and the daemon's user can have put files into it.
 //!
-//! In: a path. Out: the directory, opened once; each file is found by its name in that very directory.
+//! The directory is opened once. Each file is then accessed by its name relative to that descriptor, so replacing the
+//! path has no effect.
 //!
-//! 1. The directory belongs to root or to this process's user, and nobody else may write in it. Only to ask a daemon
-//!    ([`Directory::open`]) root also takes that of another user where root alone can have made it so, as systemd does
-//!    (`DynamicUser=`). A daemon never keeps its own files in one ([`Directory::own`], [`Directory::make`]): that user
-//!    could plant links and forged ledgers for root.
-//! 2. Its name may be a link, as systemd makes it, if the link itself is root's or this user's.
-//! 3. A file is no link, never: it is made anew (`O_EXCL`) and put in place by a rename.
+//! 1. The directory belongs to root or to this process's user, and no other user may write to it. To query a daemon
+//!    ([`Directory::open`]), root also accepts another user's directory if only root can have created it, as systemd
+//!    does (`DynamicUser=`). A daemon never keeps its own files in such a directory ([`Directory::own`],
+//!    [`Directory::make`]): that user could plant links and forged state files for root.
+//! 2. The path may be a symbolic link, as systemd creates it, if the link belongs to root or this user.
+//! 3. Files are never symbolic links: they are created anew (`O_EXCL`) and renamed into place.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read};
@@ -20,25 +21,25 @@ use rustix::io::Errno;
 
 use crate::atomic_file::replace_in;
 
-/// A run directory in which only root and the owner can have put anything.
+/// An open run directory into which only root and its owner can have put files.
 #[derive(Debug)]
 pub struct RunDir {
     fd: OwnedFd,
 }
 
 impl RunDir {
-    /// Opens it to ask the daemon whose socket is in it.
+    /// Opens the directory to connect to the daemon whose socket is in it.
     ///
     /// # Errors
-    /// It is not there, is none, or somebody else could put files into it.
+    /// It does not exist, is not a directory, or another user could put files into it.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::open_checked(path, true).map_err(|error| with_path(path, error))
     }
 
-    /// Opens it to keep files in it. It must belong to this process's user, or to root.
+    /// Opens the directory to keep files in it. It must belong to this process's user or to root.
     ///
     /// # Errors
-    /// It is not there, is none, or another user could put files into it.
+    /// It does not exist, is not a directory, or another user could put files into it.
     pub fn open_own(path: &Path) -> io::Result<Self> {
         Self::open_checked(path, false).map_err(|error| with_path(path, error))
     }
@@ -47,12 +48,12 @@ impl RunDir {
         let name = open(path, PATH_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
         let stat = fstat(&name)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink && !is_trusted(&stat) {
-            return Err(unsafe_error("it is a link that another user has made"));
+            return Err(unsafe_error("it is a symbolic link that another user created"));
         }
         let fd = open(path, PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
         let stat = fstat(&fd)?;
         if is_writable_by_others(&stat) {
-            return Err(unsafe_error("others than its owner may write in it"));
+            return Err(unsafe_error("users other than its owner may write to it"));
         }
         let granted = is_trusted(&stat) || allow_granted && is_root() && is_controlled_by_root(&fd)?;
         if !granted {
@@ -61,10 +62,10 @@ impl RunDir {
         Ok(Self { fd })
     }
 
-    /// Makes it if it is not there; says whether it was made.
+    /// Creates the directory if it does not exist; returns whether it was created.
     ///
     /// # Errors
-    /// As [`own`](Self::own), and where it cannot be made.
+    /// As [`own`](Self::own), and if it cannot be created.
     pub fn ensure(path: &Path) -> io::Result<bool> {
         match Self::open_own(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -76,19 +77,20 @@ impl RunDir {
         }
     }
 
-    /// A new file, for its owner alone. What had the name before is gone; if that was a link, what it led to is untouched.
+    /// Creates a new file, accessible to its owner only. An existing file of that name is removed; the target of an
+    /// existing link is not touched.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be created.
     pub fn create_file(&self, name: &str) -> io::Result<File> {
         self.unlink(name)?;
         Ok(openat(&self.fd, name, OFlags::WRONLY | CREATE_NEW_FLAGS, OWNER_MODE)?.into())
     }
 
-    /// A file that this process's user has written, to read; none: there is no such file.
+    /// Opens for reading a file that this process's user has written; `None`: it does not exist.
     ///
     /// # Errors
-    /// It is a link or no file, another user has written it or can, or it cannot be read.
+    /// It is a link or not a regular file, another user has written it or may write to it, or it cannot be read.
     pub fn open_own_file(&self, name: &str) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
@@ -99,20 +101,21 @@ impl RunDir {
         let stat = fstat(&file)?;
         let is_own = stat.st_uid == rustix::process::geteuid().as_raw() && !is_writable_by_others(&stat);
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own || stat.st_nlink != 1 {
-            return Err(unsafe_error("it is not a file that this user alone has written"));
+            return Err(unsafe_error("it is not a regular file that only this user can have written"));
         }
         Ok(Some(file.into()))
     }
 
-    /// A path to a name in this very directory, whatever becomes of the directory's own name. It holds while this lives.
+    /// A path to `name` in exactly this directory, even if the directory is renamed or replaced. Valid as long as
+    /// `self` exists.
     pub fn path_in_dir(&self, name: &str) -> PathBuf {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
 
-    /// What stands in a file; none: there is no such file.
+    /// Reads a file; `None`: it does not exist.
     ///
     /// # Errors
-    /// It cannot be read, or is longer than anything that is written here.
+    /// It cannot be read, or is longer than 1 MiB, more than anything that is written here.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
@@ -122,36 +125,40 @@ impl RunDir {
         };
         let mut text = Vec::new();
         file.take(MAX_FILE_LEN + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MAX_FILE_LEN { Err(unsafe_error("it is too long")) } else { Ok(Some(text)) }
+        if text.len() as u64 > MAX_FILE_LEN {
+            Err(unsafe_error("the file is longer than 1 MiB"))
+        } else {
+            Ok(Some(text))
+        }
     }
 
-    /// Puts a file in the place of whatever is there, for its owner alone. It is on the disk afterwards.
+    /// Replaces a file atomically, accessible to its owner only. The content is on disk when this returns.
     ///
     /// # Errors
-    /// It cannot be written; what was there is there still.
+    /// The file cannot be written; then the old content remains.
     pub fn replace(&self, name: &str, text: &[u8]) -> io::Result<()> {
         replace_in(&self.fd, name.as_ref(), text, OWNER_MODE.as_raw_mode())
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file if it exists, and syncs the directory.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The file cannot be removed.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         self.unlink(name)?;
         self.sync()
     }
 
-    /// A file to hold a lock on, for its owner alone; it is made if it is not there.
+    /// Opens a file to hold a lock on, accessible to its owner only; it is created if it does not exist.
     ///
     /// # Errors
-    /// It belongs to another user, or cannot be made.
+    /// It belongs to another user, or cannot be created.
     pub fn open_lock_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.fd, name, flags, OWNER_MODE)?.into())
     }
 
-    /// Whether the file of this name is this one.
+    /// Whether `name` currently refers to this open file.
     pub fn is_same_file(&self, name: &str, file: &File) -> bool {
         let entry = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         entry.is_ok_and(|entry| {
@@ -159,10 +166,10 @@ impl RunDir {
         })
     }
 
-    /// Removes a name, if it is there; what a link leads to stays.
+    /// Removes a name if it exists; the target of a link is not touched.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The name cannot be removed.
     pub fn unlink(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -171,13 +178,13 @@ impl RunDir {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // The descriptor itself only stands for the place.
+        // The stored descriptor was opened with `O_PATH` and cannot be synced.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::fsync(openat(&self.fd, ".", flags, Mode::empty())?)?)
     }
 }
 
-/// The error with the directory's name in it.
+/// Adds the path of the directory to an error.
 fn with_path(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -198,17 +205,18 @@ fn is_writable_by_others(stat: &Stat) -> bool {
     Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH)
 }
 
-/// Whether only root could have made or moved this directory.
+/// Whether only root can have created or renamed this directory: the parent belongs to root and is not writable by
+/// others.
 fn is_controlled_by_root(directory: impl AsFd) -> io::Result<bool> {
     let parent = fstat(openat(directory, "..", PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?)?;
     Ok(parent.st_uid == 0 && !is_writable_by_others(&parent))
 }
 
-/// A descriptor that stands for a place and reads nothing.
+/// A descriptor that only identifies a directory or link, without access to its content.
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const CREATE_NEW_FLAGS: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const OWNER_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// chosen: thousands of endpoints; nobody has them.
+/// chosen: enough for thousands of endpoints, more than any host has.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -219,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// A user who is not this one.
+    /// A user ID that is not this process's.
     const OTHER_UID: u32 = 65_534;
 
     fn open_error(path: &Path) -> String {
@@ -227,19 +235,22 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_in_is_refused() {
+    fn a_directory_that_other_users_may_write_to_is_refused() {
         let temp_dir = tempfile::tempdir().unwrap();
         assert_eq!(open_error(temp_dir.path()), "opened");
         for mode in [0o777, 0o1777, 0o775, 0o702] {
             fs::set_permissions(temp_dir.path(), Permissions::from_mode(mode)).unwrap();
-            assert!(open_error(temp_dir.path()).ends_with("others than its owner may write in it"), "{mode:o}");
+            assert!(
+                open_error(temp_dir.path()).ends_with("users other than its owner may write to it"),
+                "{mode:o}"
+            );
         }
         assert_eq!(RunDir::open(Path::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(open_error(Path::new("/dev/null")).starts_with("/dev/null: "));
     }
 
     #[test]
-    fn a_directory_or_a_link_of_another_user_is_refused_unless_root_gave_it_to_him() {
+    fn a_directory_or_link_of_another_user_is_refused_unless_root_created_it() {
         if !is_root() {
             eprintln!("skipped: only root can give files away");
             return;
@@ -248,21 +259,21 @@ mod tests {
         let (given, link) = (temp_dir.path().join("given"), temp_dir.path().join("link"));
         fs::create_dir(&given).unwrap();
         symlink(&given, &link).unwrap();
-        assert_eq!(open_error(&link), "opened", "a link of root's, as systemd makes it");
+        assert_eq!(open_error(&link), "opened", "a link of root, as systemd creates it");
         chown(&given, Some(OTHER_UID), None).unwrap();
-        assert_eq!(open_error(&link), "opened", "and a directory that root gave to the unit's user, to ask");
+        assert_eq!(open_error(&link), "opened", "a directory that root gave to the unit's user, for queries");
         for path in [&given, &link] {
             let errors = [RunDir::open_own(path).unwrap_err(), RunDir::ensure(path).unwrap_err()];
             assert!(errors.iter().all(|error| error.to_string().ends_with("it belongs to another user")));
         }
         lchown(&link, Some(OTHER_UID), None).unwrap();
-        assert!(open_error(&link).ends_with("it is a link that another user has made"));
+        assert!(open_error(&link).ends_with("it is a symbolic link that another user created"));
         chown(temp_dir.path(), Some(OTHER_UID), None).unwrap();
         assert!(open_error(&given).ends_with("it belongs to another user"));
     }
 
     #[test]
-    fn files_are_never_reached_over_a_link() {
+    fn files_are_never_accessed_through_symbolic_links() {
         let temp_dir = tempfile::tempdir().unwrap();
         let (run, victim) = (temp_dir.path().join("run"), temp_dir.path().join("victim"));
         assert!(RunDir::ensure(&run).unwrap() && !RunDir::ensure(&run).unwrap());
@@ -283,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_have_planted_is_neither_written_nor_read() {
+    fn a_file_planted_by_another_user_is_neither_written_nor_read() {
         let temp_dir = tempfile::tempdir().unwrap();
         let (run, victim) = (temp_dir.path().join("run"), temp_dir.path().join("victim"));
         fs::create_dir(&run).unwrap();

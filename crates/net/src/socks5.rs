@@ -1,25 +1,26 @@
-//! SOCKS5 (RFC 1928): CONNECT without authentication, to IPv4 and IPv6 addresses and to names.
+//! SOCKS5 server side (RFC 1928): CONNECT without authentication, to IPv4 and IPv6 addresses and to names.
 //!
-//! In: the bytes of a client that began with 5. Out: the host and port that it names, or the reason as a code (§6).
+//! It reads the request of a client whose first byte, the version 5, was already consumed, and returns the requested
+//! host and port, or the reply code of a refusal (RFC 1928 section 6).
 //!
-//! 1. Only "no authentication" is offered: whoever can reach the port may use it.
-//! 2. BIND and UDP ASSOCIATE are refused with 7: a download needs neither.
-//! 3. A name is given on as it is: it is resolved on the link that will be used.
+//! 1. Only "no authentication" is offered: every client that can reach the port may use it.
+//! 2. BIND and UDP ASSOCIATE are refused with code 7: a download needs neither.
+//! 3. Names are returned unresolved: they are resolved over the link that will be used.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// The answer with this code.
+/// The reply with this code.
 pub fn reply(code: u8) -> [u8; 10] {
-    // The address that we are bound to is nobody's business, and nobody asks for it.
+    // The bound address is reported as 0.0.0.0:0: clients do not use it, and it would reveal an address of this host.
     [5, code, 0, IPV4, 0, 0, 0, 0, 0, 0]
 }
 
-/// The host and port that a client asks for, or the code with which it is refused.
+/// The requested host and port, or the reply code with which to refuse the request.
 ///
 /// # Errors
-/// The client has gone, or speaks something else.
+/// The client has closed the connection, does not offer "no authentication", or does not speak SOCKS5.
 pub async fn read_request<S>(client: &mut S) -> std::io::Result<Result<(String, u16), u8>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -54,7 +55,7 @@ where
     Ok(if command == CONNECT { Ok((host, port)) } else { Err(COMMAND_NOT_SUPPORTED) })
 }
 
-/// A name as it may be asked for: visible ASCII (an IDN comes encoded).
+/// A name that may be requested: visible ASCII only (internationalized names arrive encoded).
 fn parse_name(bytes: Vec<u8>) -> Option<String> {
     let is_valid = !bytes.is_empty() && bytes.iter().all(u8::is_ascii_graphic);
     if is_valid { String::from_utf8(bytes).ok() } else { None }
@@ -71,13 +72,13 @@ const CONNECT: u8 = 1;
 const IPV4: u8 = 1;
 const DOMAIN_NAME: u8 = 3;
 const IPV6: u8 = 4;
-/// The connection is there.
+/// The connection is open.
 pub const SUCCEEDED: u8 = 0;
-/// A failure of any other kind.
+/// Any other failure.
 pub const GENERAL_FAILURE: u8 = 1;
-/// A rule refuses.
+/// An access rule refuses the request.
 pub const NOT_ALLOWED: u8 = 2;
-/// The host cannot be reached.
+/// There is no route to the host.
 pub const HOST_UNREACHABLE: u8 = 4;
 const COMMAND_NOT_SUPPORTED: u8 = 7;
 const ADDRESS_TYPE_NOT_SUPPORTED: u8 = 8;
@@ -90,7 +91,7 @@ mod tests {
 
     type RequestResult = std::io::Result<Result<(String, u16), u8>>;
 
-    /// What is heard of these bytes, and what is answered to them.
+    /// The parsed request of a client that sends these bytes, and the bytes that were sent back.
     fn exchange(bytes: &[u8]) -> (RequestResult, Vec<u8>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_each_kind_are_understood() {
+    fn addresses_of_each_kind_are_parsed() {
         let name = [&[5, 1, 0, 5, 1, 0, 3, 6][..], b"h.test", &[1, 187]].concat();
         assert_eq!(exchange(&name).0.unwrap(), Ok(("h.test".to_owned(), 443)));
         assert_eq!(
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_refused_with_its_code() {
+    fn unsupported_requests_are_refused_with_their_code() {
         assert_eq!(exchange(&[5, 1, 0, 5, 3, 0, 1, 192, 0, 2, 1, 0, 80]).0.unwrap(), Err(COMMAND_NOT_SUPPORTED));
         assert_eq!(exchange(&[5, 1, 0, 5, 1, 0, 9]).0.unwrap(), Err(ADDRESS_TYPE_NOT_SUPPORTED));
         assert_eq!(exchange(&[5, 1, 0, 5, 1, 0, 3, 2, b'a', 0, 0, 80]).0.unwrap(), Err(GENERAL_FAILURE));

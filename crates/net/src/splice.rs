@@ -1,12 +1,11 @@
-//! Bytes from one connection to another.
+//! Forwards bytes between two connections in both directions, including the end of each direction.
 //!
-//! In: two sockets. Out: everything that the one receives, sent on the other, and its end.
-//!
-//! 1. Bytes go through a pipe in the kernel (splice): a third of the processor time of a copy. A socket that cannot do
-//!    that is copied through memory.
-//! 2. No more is taken than the other side takes: its sender is slowed down as by any receiver.
-//! 3. The end of one direction is passed on, and the other one goes on: that is how TCP works, and some protocols
-//!    rely on it.
+//! 1. Bytes go through a pipe in the kernel (splice(2)), which takes a third of the processor time of a copy. Sockets
+//!    that do not support splice are copied through memory.
+//! 2. Data is read only as fast as the receiving side accepts it, so the sender is slowed down by its own receive
+//!    window.
+//! 3. The end of one direction is forwarded, and the other direction continues: TCP allows half-closed connections,
+//!    and some protocols rely on them.
 
 use std::io;
 use std::net::Shutdown;
@@ -20,16 +19,17 @@ use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Which way bytes go: up is from the near end to the far one.
+/// Direction of forwarded bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the near end to the far one.
+    /// From the client to the server.
     Up,
-    /// From the far end to the near one.
+    /// From the server to the client.
     Down,
 }
 
-/// Both directions, until both have ended, or nothing has moved for so long. `moved` hears of each piece.
+/// Forwards both directions until both have ended, or until nothing was transferred for `idle`. `moved` is called for
+/// each piece that was forwarded.
 pub async fn splice_both(
     client: &TcpStream,
     server: &TcpStream,
@@ -57,10 +57,10 @@ pub async fn splice_both(
     }
 }
 
-/// When something moved last.
+/// When bytes were last transferred, in either direction.
 struct ActivityTimer {
     epoch: Instant,
-    /// Milliseconds after that.
+    /// Milliseconds since `epoch`.
     last_ms: AtomicU64,
 }
 
@@ -74,23 +74,23 @@ impl ActivityTimer {
         self.last_ms.store(now, Ordering::Relaxed);
     }
 
-    /// Ends when nothing has moved for this long.
+    /// Returns an error when nothing was transferred for `timeout`.
     async fn wait_idle(&self, timeout: Duration) -> io::Error {
         let started_at = self.epoch.elapsed();
         loop {
             let last_activity = Duration::from_millis(self.last_ms.load(Ordering::Relaxed)).max(started_at);
             match (last_activity + timeout).checked_sub(self.epoch.elapsed()) {
                 Some(time_left) if !time_left.is_zero() => tokio::time::sleep(time_left).await,
-                _ => return io::Error::new(io::ErrorKind::TimedOut, "silent for too long"),
+                _ => return io::Error::new(io::ErrorKind::TimedOut, "no data for too long"),
             }
         }
     }
 }
 
-/// One direction, to its end.
+/// Forwards one direction until its end.
 async fn splice_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize)) -> io::Result<()> {
     let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-    // Larger pipes are a favour of the kernel's.
+    // A larger pipe is an optimization: the kernel may refuse it.
     let _ = rustix::pipe::fcntl_setpipe_size(&write, PIPE_LEN);
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     loop {
@@ -98,7 +98,7 @@ async fn splice_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMu
             from.async_io(Interest::READABLE, || Ok(splice(from, None, &write, None, PIPE_LEN, flags)?)).await;
         let mut in_pipe = match received {
             Ok(0) => break,
-            // A socket that cannot be spliced (MPTCP): nothing has been taken from it.
+            // This kind of socket does not support splice (MPTCP). No bytes were taken from it yet.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 copy_direction(from, to, moved).await?;
                 break;
@@ -112,12 +112,12 @@ async fn splice_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMu
         }
         moved(DataSize::from_bytes(piece as u64));
     }
-    // The other end may be gone already.
+    // The receiver may have closed its end already.
     let _ = socket2::SockRef::from(&to.as_fd()).shutdown(Shutdown::Write);
     Ok(())
 }
 
-/// The same through memory.
+/// Forwards one direction through memory instead of a pipe.
 async fn copy_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize)) -> io::Result<()> {
     let mut buffer = vec![0; PIPE_LEN];
     loop {
@@ -141,9 +141,9 @@ async fn copy_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(
     }
 }
 
-/// How long a connection may be silent whose one end is closed already.
+/// How long a half-closed connection may be idle.
 pub const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// chosen: what a connection of 400 Mbit/s brings in 5 ms.
+/// chosen: 5 ms of a connection at 400 Mbit/s.
 const PIPE_LEN: usize = 256 * 1024;
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
         (one.unwrap(), other.unwrap().0)
     }
 
-    /// Sends through `splice` or `copy` and compares.
+    /// Sends data through the pipe or through memory and compares it.
     async fn relay_through(spliced: bool) {
         let ((mut sender, from), (to, mut receiver)) = (tcp_pair().await, tcp_pair().await);
         let data: Vec<u8> = (0..3_000_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_pass_through_the_pipe_and_through_memory() {
+    fn bytes_are_forwarded_through_the_pipe_and_through_memory() {
         block_on(async {
             relay_through(true).await;
             relay_through(false).await;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_in_which_nothing_moves_ends() {
+    fn an_idle_connection_is_ended() {
         block_on(async {
             let ((_near, from), (to, _far)) = (tcp_pair().await, tcp_pair().await);
             let ended = splice_both(&from, &to, Duration::from_millis(50), |_, _| {}).await;
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_in_which_something_moves_goes_on() {
+    fn a_connection_that_transfers_data_continues() {
         block_on(async {
             let ((mut near, from), (to, mut far)) = (tcp_pair().await, tcp_pair().await);
             let began = Instant::now();
             let idle = Duration::from_secs(4);
             let carried = async {
-                // Only one direction moves, for longer than the limit in all.
+                // Only one direction transfers data, in total for longer than the idle timeout.
                 while began.elapsed() < idle * 5 / 4 {
                     near.write_all(b"x").await.unwrap();
                     far.read_u8().await.unwrap();
@@ -222,7 +222,7 @@ mod tests {
                 ended = splice_both(&from, &to, idle, |_, _| {}) => panic!("ended: {ended:?}"),
                 () = carried => {}
             }
-            // Both ends are gone: it is over, and not by the limit.
+            // Both ends have closed: the call returns at once, not by the timeout.
             let relay = async {
                 drop((near, far));
                 splice_both(&from, &to, Duration::from_secs(60), |_, _| {}).await
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_half_closed_connection_the_other_direction_goes_on() {
+    fn the_other_direction_of_a_half_closed_connection_continues() {
         block_on(async {
             let ((mut near, from), (to, mut far)) = (tcp_pair().await, tcp_pair().await);
             near.shutdown().await.unwrap();

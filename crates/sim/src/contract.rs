@@ -1,23 +1,23 @@
-//! Does a machine, and does its driver, keep the contract of [`marline_core::machine`]?
+//! Contract checks for state machines: does a machine, and does its driver, obey [`marline_core::machine`]?
 //!
-//! In: a machine, driven by anything through [`Checked`]. Out: a panic that names the broken rule, and a log that
-//! [`replay`] and [`clamp`] put to the proof afterwards.
+//! Any driver can drive a machine through [`ContractChecker`], which panics with the number of the violated rule.
+//! It also records a log that [`replay`] and [`replay_with_stale_times`] check afterwards.
 //!
-//! 1. Drained before the next call: asserted at each call, against the driver.
-//! 2. Time never goes back: [`clamp`] runs the log again with old times in it.
-//! 3. A deadline after `now`: asserted when a drain after a tick ends, against the machine.
-//! 4. Equal inputs, equal outputs: [`replay`] runs the log again.
+//! 1. Outputs are drained before the next call: asserted at each call, against the driver.
+//! 2. Time never goes back: [`replay_with_stale_times`] runs the log again with some times in the past.
+//! 3. The deadline is later than `now`: asserted after the drain that follows a tick, against the machine.
+//! 4. Equal inputs give equal outputs: [`replay`] runs the log again.
 //!
-//! Rules 5 and 6 are about meaning and are left to each machine's own tests.
+//! Rules 5 and 6 concern the meaning of inputs and outputs; the tests of each machine cover them.
 
 use marline_core::decision_log::{Difference, Record, Replayer};
 use marline_core::machine::Machine;
 use marline_core::units::Instant;
 
-/// What a machine of type `M`, made from a `C`, has been through.
+/// Recorded inputs and outputs of a machine of type `M`, created from a configuration `C`.
 pub type DecisionLog<C, M> = Vec<Record<C, <M as Machine>::Input, <M as Machine>::Output>>;
 
-/// A machine under watch. It is a machine itself, so any driver can drive it.
+/// Wraps a machine and checks its contract. It is a machine itself, so any driver can drive it.
 pub struct ContractChecker<C, M: Machine> {
     machine: M,
     now: Instant,
@@ -31,25 +31,25 @@ where
     M::Input: Clone,
     M::Output: Clone,
 {
-    /// Watches `machine`, which was made from `config`.
+    /// Checks `machine`, which was created from `config`.
     pub fn new(config: C, machine: M) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_string();
         let log = vec![Record::Start { version, config }];
         Self { machine, now: Instant::ZERO, is_drained: true, after_tick: false, log }
     }
 
-    /// The machine.
+    /// The wrapped machine, for reading its state.
     pub const fn machine(&self) -> &M {
         &self.machine
     }
 
-    /// The machine and everything that has happened.
+    /// The wrapped machine and the complete log.
     pub fn into_parts(self) -> (M, DecisionLog<C, M>) {
         (self.machine, self.log)
     }
 
     fn begin_call(&mut self, now: Instant, ticked: bool) {
-        assert!(self.is_drained, "rule 1: called at {now} before poll had answered None");
+        assert!(self.is_drained, "rule 1: called at {now} before poll had returned None");
         self.now = self.now.max(now);
         self.is_drained = false;
         self.after_tick = ticked;
@@ -83,6 +83,7 @@ where
             Some(output) => self.log.push(Record::Out { output: output.clone() }),
             None => {
                 self.is_drained = true;
+                // A driver may call `handle` before an overdue tick, so the deadline is checked only after a tick.
                 let overdue = self.machine.deadline().filter(|(at, _)| *at <= self.now && self.after_tick);
                 assert!(
                     overdue.is_none(),
@@ -99,10 +100,11 @@ where
     }
 }
 
-/// Rule 4: a fresh machine does the same with the log's inputs. Gives the number of records and of equal outputs.
+/// Checks rule 4: a new machine gives equal outputs for the log's inputs. Returns the numbers of records and of
+/// equal outputs.
 ///
 /// # Errors
-/// When it does not, with the first difference.
+/// The first difference between logged and actual outputs.
 pub fn replay<C: Clone, M>(
     make: impl Fn(&C) -> M,
     log: &DecisionLog<C, M>,
@@ -120,11 +122,11 @@ where
     Ok(replayer.counts())
 }
 
-/// Rule 2: a machine that hears every third call with a time long past does what one does that hears it with the
-/// newest time so far.
+/// Checks rule 2: a machine that gets every third call with a time in the past must behave as one that gets the
+/// latest time instead.
 ///
 /// # Errors
-/// When it does not, with the first difference.
+/// The first difference between the two machines.
 pub fn replay_with_stale_times<C, M>(
     make: impl Fn(&C) -> M,
     log: &DecisionLog<C, M>,
@@ -168,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts its calls and says the sum of all times once a second.
+    /// A test machine that outputs the sum of its input and the time, with a deadline one second after each input.
     #[derive(Default)]
     struct Clock {
         now: Instant,
@@ -217,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_good_machine_replays_and_clamps() {
+    fn a_correct_machine_passes_all_checks() {
         let log = driven_log();
         assert_eq!(replay(|()| Clock::default(), &log), Ok((40, 19)));
         assert!(replay_with_stale_times(|()| Clock::default(), &log).is_ok());
     }
 
     #[test]
-    fn a_machine_that_believes_old_times_is_found() {
+    fn a_machine_that_accepts_times_in_the_past_is_detected() {
         let naive = |(): &()| Clock { trusts_now: true, ..Clock::default() };
         assert!(replay(naive, &driven_log()).is_ok());
         assert!(replay_with_stale_times(naive, &driven_log()).is_err());
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "rule 1")]
-    fn a_driver_that_does_not_drain_is_found() {
+    fn a_driver_that_does_not_drain_is_detected() {
         let mut checked = ContractChecker::new((), Clock::default());
         checked.handle(Instant::ZERO, 1);
         checked.handle(Instant::ZERO, 2);
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "rule 3")]
-    fn a_deadline_that_stays_in_the_past_is_found() {
+    fn a_deadline_that_stays_in_the_past_is_detected() {
         let mut checked = ContractChecker::new((), Clock { trusts_now: true, ..Clock::default() });
         checked.handle(Instant::ZERO, 1);
         drain(&mut checked);

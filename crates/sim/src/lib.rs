@@ -1,13 +1,17 @@
-//! What would happen: links, servers and players in virtual time.
+//! Simulator: links, servers and players in virtual time.
 //!
-//! One link model serves two masters: this crate drives it in virtual time, the lab in real time over TUN devices. It
-//! knows no clock and no socket; packets and times go in, packets and times come out.
+//! The link model is shared: this crate runs it in virtual time, the laboratory in real time over TUN devices. It
+//! uses neither clocks nor sockets; packets and times are its inputs and outputs.
 //!
-//! [`spec`] says how a link is written, [`link`] is a running one, on a rate, on a [`trace`] or on a shared 802.11
-//! [`wifi_mac`]; [`rng`] is where chance comes from, [`rate_process`] how rates wander,
-//! [`lower_bound`] what could have been carried at best, [`clairvoyant`] how a clairvoyant would have played a video. [`tcp`] is
-//! what runs over a link, and a [`http_sim`] is a client, its links and a server, with one of core's machines in it; [`mptcp_sim`]
-//! is another one, of MPTCP connections. [`fleet`] draws relays and boxes to be matched.
+//! - Links: [`spec`] is the text format of a link, [`link`] the running link with a rate, a [`trace`] or a shared
+//!   802.11 channel ([`wifi_mac`]). [`rng`] provides all random numbers, [`rate_process`] random rates.
+//! - Endpoints: [`tcp`] runs over a link. [`http_sim`] simulates a client with its links and a server, driven by
+//!   one of core's machines, and [`mptcp_sim`] MPTCP connections. [`fleet`] generates relays and edges for the
+//!   assignment problem. [`accel`] simulates TCP acceleration packet by packet.
+//! - Bounds: [`lower_bound`] is the shortest possible transfer time, [`clairvoyant`] the best playback with
+//!   knowledge of the future.
+//! - Tests: [`contract`] checks the rules of a machine, and [`fuzz_fetch`] runs random histories. [`scenario`]
+//!   reads the files in `scenarios/`.
 pub mod accel;
 pub mod clairvoyant;
 pub mod contract;

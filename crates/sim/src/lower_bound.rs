@@ -1,14 +1,16 @@
-//! The earliest moment at which links could have carried so many bytes of payload.
+//! Lower bound of transfer times: the earliest time at which the links could have carried a given amount of
+//! payload.
 //!
-//! In: links, what happens to them, a size. Out: a duration that no client can beat.
+//! [`ideal_time`] returns a duration that no client can beat.
 //!
-//! 1. A link's capacity is what its downlink carries × payload share × (1 − mean loss): 1448 of 1500 bytes at MTU 1500
-//!    (IPv4 and TCP headers with timestamps: 52 bytes), of each opportunity 1448 bytes.
-//! 2. Steps and events count: at rate zero, `down` and `hold` nothing is carried.
-//! 3. Nothing else counts: no latency, no handshake, no slow start, no queue. On an 802.11 medium the rate is that of
-//!    one station alone, so the ideal leaves out what acknowledgements cost.
+//! 1. The capacity of a link is its downlink rate × payload share × (1 − mean loss). The payload share is 1448 of
+//!    1500 bytes at an MTU of 1500 (52 bytes of IPv4 and TCP headers with timestamps), and 1448 bytes per
+//!    opportunity of a trace.
+//! 2. Steps and events count: nothing is carried at rate zero, when down or when held.
+//! 3. Nothing else counts: no latency, no handshake, no slow start, no queue. On an 802.11 channel the rate is that
+//!    of a single station, so the airtime of acknowledgements is left out.
 //!
-//! "Sum of rates" was not used as the yardstick because it says nothing when rates change; time divided by ideal does.
+//! The sum of the rates is no useful reference when rates change; the ratio of the measured time to this bound is.
 
 use std::sync::Arc;
 
@@ -18,20 +20,20 @@ use crate::spec::{Downlink, LinkEvent, LinkEventKind, LinkSpec};
 use crate::trace::Trace;
 use crate::wifi_mac::WifiChannel;
 
-/// What one link could have carried by each moment.
+/// Cumulative payload capacity of one link.
 #[derive(Clone, Debug)]
 pub struct PayloadCurve {
-    /// By start; the first starts at zero.
+    /// In order of time; the first segment starts at zero.
     segments: Vec<CurveSegment>,
 }
 
 #[derive(Clone, Debug)]
 struct CurveSegment {
     start: Duration,
-    /// Bytes carried before it.
+    /// Bytes carried before the segment.
     carried_before: f64,
     rate: SegmentRate,
-    /// Share of what is sent that is payload and arrives.
+    /// Share of the transmitted bytes that is payload and arrives.
     payload_share: f64,
 }
 
@@ -43,10 +45,10 @@ enum SegmentRate {
 }
 
 impl PayloadCurve {
-    /// The payload curve of a link's downlink under the events that name it.
+    /// Payload curve of a link's downlink, under the events that name this link.
     ///
     /// # Panics
-    /// When the link names a trace that was not loaded ([`LinkSpec::load`]).
+    /// If the link uses a trace that was not loaded with [`LinkSpec::load`].
     pub fn new(link: &LinkSpec, events: &[LinkEvent]) -> Self {
         let mut changes: Vec<(Duration, LinkEventKind)> =
             events.iter().filter(|event| event.link == link.name).map(|event| (event.at, event.change)).collect();
@@ -83,7 +85,7 @@ impl PayloadCurve {
         curve
     }
 
-    /// Payload carried by `at`, rounded down.
+    /// Payload carried from the start until `at`, rounded down.
     pub fn carried(&self, at: Duration) -> DataSize {
         DataSize::from_bytes(self.carried_f64(at) as u64)
     }
@@ -113,11 +115,11 @@ impl PayloadCurve {
     }
 }
 
-/// The earliest time at which the links' summed payload capacity covers `size`; none if it never does within ten
-/// years.
+/// The earliest time at which the links together have carried `size` bytes of payload; `None` if that takes more
+/// than ten years.
 ///
 /// # Panics
-/// When a link names a trace that was not loaded ([`LinkSpec::load`]).
+/// If a link uses a trace that was not loaded with [`LinkSpec::load`].
 pub fn ideal_time(links: &[LinkSpec], events: &[LinkEvent], size: DataSize) -> Option<Duration> {
     let curves: Vec<PayloadCurve> = links.iter().map(|link| PayloadCurve::new(link, events)).collect();
     let covered = |at: u64| {
@@ -135,7 +137,7 @@ pub fn ideal_time(links: &[LinkSpec], events: &[LinkEvent], size: DataSize) -> O
         }
         covered_at = (covered_at * 2).min(limit);
     }
-    // The curves never fall, so halving finds the one moment: not covered at `short`, covered at `enough`.
+    // Bisection works because the curves never fall: `size` is not covered at `uncovered_at`, but at `covered_at`.
     let mut uncovered_at = 0;
     while covered_at - uncovered_at > 1 {
         let middle = uncovered_at + (covered_at - uncovered_at) / 2;
@@ -163,7 +165,7 @@ mod tests {
     const FILE: DataSize = DataSize::from_bytes(100_000_000);
 
     #[test]
-    fn the_measured_table_has_these_ideals() {
+    fn the_lower_bounds_of_the_benchmark_cases_are_as_computed_by_hand() {
         let cells: [(&str, [&str; 2], &[&str], f64); 9] = [
             ("a", ["wlan0,rate=80Mbit/s,rtt=20ms", "lte0,rate=61Mbit/s,rtt=50ms"], &[], 5.88),
             ("b", ["wlan0,rate=8Mbit/s,rtt=20ms", "lte0,rate=61Mbit/s,rtt=50ms"], &[], 12.01),
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_and_events_say_the_same() {
+    fn steps_and_events_give_equal_curves() {
         let stepped = links(&["w,rate=40Mbit/s,steps=3s:2Mbit/s"]);
         let changed = links(&["w,rate=40Mbit/s"]);
         let size = DataSize::from_bytes(20_000_000);
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_is_none() {
+    fn an_impossible_transfer_has_no_lower_bound() {
         let dead = links(&["w,rate=40Mbit/s"]);
         assert_eq!(ideal_time(&dead, &events(&["1s:w=hold"]), FILE), None);
         assert_eq!(ideal_time(&[], &[], FILE), None);
@@ -209,24 +211,24 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_over_a_trace_counts_its_opportunities() {
+    fn the_curve_of_a_trace_counts_its_opportunities() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("one.down"), "1\n2\n3\n4\n").unwrap();
         let mut link: LinkSpec = "lte,trace=one.down,loss=50%".parse().unwrap();
         link.load(&[dir.path().to_path_buf()]).unwrap();
         let curve = PayloadCurve::new(&link, &events(&["8ms:lte=down", "12ms:lte=up", "16ms:lte=rate=12Mbit/s"]));
         let at = |ms| curve.carried(Duration::from_millis(ms)).bytes();
-        // Opportunities of a millisecond count once it has passed.
+        // An opportunity counts only when its millisecond has passed.
         assert_eq!((at(0), at(2), at(5)), (0, 724, 4 * 724));
         assert_eq!((at(8), at(12), at(13)), (7 * 724, 7 * 724, 8 * 724));
-        // 12 Mbit/s is one packet of 1500 bytes a millisecond.
+        // 12 Mbit/s are one packet of 1500 bytes per millisecond.
         assert_eq!((at(16), at(20)), (11 * 724, 15 * 724));
         let whole = ideal_time(&[link], &[], DataSize::from_bytes(724)).unwrap();
         assert!(whole > Duration::from_millis(1) && whole < Duration::from_micros(1001));
     }
 
     #[test]
-    fn the_measured_trace_pair_has_this_ideal() {
+    fn the_lower_bound_of_a_recorded_pair_of_traces_is_known() {
         let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
         let mut pair =
             links(&["wlan0,trace=solis-campus-231115-203027.up", "lte0,trace=umn-4g-driving-50087-dr.down"]);
@@ -236,7 +238,7 @@ mod tests {
                 return;
             }
         }
-        // baselines of the lab, cell g4
+        // The lab's baseline, case g4.
         let ours = ideal_time(&pair, &[], FILE).unwrap().as_secs_f64();
         assert!((ours - 24.50).abs() < 0.05, "{ours}");
     }

@@ -1,20 +1,20 @@
-//! Links whose rate wanders, drops or fades, as lists of rates: one for each second.
+//! Random rate processes: links with varying rates, rate drops or fading, as lists of one rate per second.
 //!
-//! In: a mean, how much it wanders, a seed. Out: payload rates, the same for every client of an experiment, and known
-//! in advance to a clairvoyant ([`crate::clairvoyant::Supply::stepped`]).
+//! The lists depend on a mean, a variation and a seed. All clients of an experiment get the same rates, and a
+//! clairvoyant knows them in advance ([`crate::clairvoyant::CapacityCurve::from_steps`]).
 //!
-//! 1. *Wandering* ([`log_ar1`]): the logarithm of the rate is an autoregressive process of first order with steps of a
-//!    second and a memory of 0.8; the mean and the coefficient of variation are those that are asked for. So rates stay
-//!    above zero, and a bad second is mostly followed by a bad one.
-//! 2. *Holes* ([`holes`]): times in which a link is nearly gone, apart from each other and spread over the experiment;
-//!    [`dig`] lays them over a course.
-//! 3. A link's course depends on the seed and on its name, not on the other links.
+//! 1. *Variation* ([`log_ar1`]): the logarithm of the rate is a first-order autoregressive process with steps of
+//!    one second and a coefficient of 0.8. It has the given mean and coefficient of variation. Therefore rates stay
+//!    above zero, and a bad second is usually followed by another one.
+//! 2. *Rate drops* ([`rate_drops`]): periods in which a link is almost gone, disjoint and distributed over the
+//!    experiment; [`apply_drops`] applies them to a list of rates.
+//! 3. The rates of a link depend on the seed and on its name, not on the other links.
 
 use marline_core::units::Bitrate;
 
 use crate::rng::{Purpose, RandomStream};
 
-/// A rate for each of so many seconds. `variation` is the coefficient of variation; zero: always the mean.
+/// One rate per second. `variation` is the coefficient of variation; zero gives the mean in every second.
 pub fn log_ar1(seed: u64, link: &str, mean: Bitrate, variation: f64, seconds: usize) -> Vec<Bitrate> {
     let mut rng = NormalSampler(RandomStream::new(seed, link, 0, Purpose::Other));
     let log_variance = (1.0 + variation * variation).ln();
@@ -29,11 +29,11 @@ pub fn log_ar1(seed: u64, link: &str, mean: Bitrate, variation: f64, seconds: us
     rates
 }
 
-/// What remains of one second's logarithm in the next. chosen: the scenarios of the survey of optima.
+/// Autocorrelation of the logarithm from one second to the next. Chosen for the scenarios of the survey of optima.
 const AUTOCORRELATION: f64 = 0.8;
 
-/// Holes in whole seconds, `(start, length)`: one in each of `count` equal parts of `within`, its length from
-/// `shortest` to `longest` but never more than fits between its neighbours.
+/// One rate drop in each of `count` equal parts of `within`. Its length is between `min_seconds` and `max_seconds`,
+/// but at most what fits between its neighbors.
 pub fn rate_drops(
     seed: u64,
     count: usize,
@@ -55,19 +55,19 @@ pub fn rate_drops(
     holes
 }
 
-/// Seconds at least between two holes.
+/// Minimum seconds between two rate drops.
 const MIN_SECONDS_APART: usize = 3;
 
-/// A time in which a link is nearly gone, in whole seconds.
+/// A period in which a link is almost gone, in whole seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RateDrop {
-    /// Its first second.
+    /// First second of the drop.
     pub start: usize,
-    /// How many.
+    /// Duration of the drop in seconds.
     pub length: usize,
 }
 
-/// Lays holes of this rate over a course.
+/// Replaces the rates within the drops by `rate`.
 pub fn apply_drops(rates: &mut [Bitrate], holes: &[RateDrop], rate: Bitrate) {
     for drop_ in holes {
         let end = (drop_.start + drop_.length).min(rates.len());
@@ -77,7 +77,7 @@ pub fn apply_drops(rates: &mut [Bitrate], holes: &[RateDrop], rate: Bitrate) {
     }
 }
 
-/// Numbers of mean 0 and deviation 1: sums of twelve uniform ones, which are normal enough and need no logarithm.
+/// Mean 0, standard deviation 1: a sum of twelve uniform numbers is close enough to normal and needs no logarithm.
 struct NormalSampler(RandomStream);
 
 impl NormalSampler {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wandering_link_has_the_mean_and_the_variation_that_were_asked_for() {
+    fn a_random_rate_has_the_requested_mean_variation_and_autocorrelation() {
         let mean = Bitrate::from_mbps(4);
         let rates: Vec<f64> = (0..200)
             .flat_map(|seed| log_ar1(seed, "wifi", mean, 0.4, 200))
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_course_depends_on_its_seed_and_name_only() {
+    fn random_rates_depend_only_on_seed_and_name() {
         let course = |seed, name| log_ar1(seed, name, Bitrate::from_mbps(3), 0.3, 50);
         assert_eq!(course(1, "lte"), course(1, "lte"));
         assert_ne!(course(1, "lte"), course(2, "lte"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_lie_apart_and_within() {
+    fn rate_drops_are_disjoint_and_within_the_period() {
         for seed in 0..50 {
             for count in 0..=4 {
                 let holes = rate_drops(seed, count, 10..110, 6, 25);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_beyond_the_end_is_cut() {
+    fn a_rate_drop_beyond_the_end_is_truncated() {
         let mut rates = vec![Bitrate::from_mbps(3); 5];
         apply_drops(
             &mut rates,

@@ -1,31 +1,32 @@
-//! Randomness that depends on nothing but its own place in line.
+//! Random numbers that depend only on their position in a named stream.
 //!
-//! In: a seed, the link's name, a direction, a purpose. Out: the n-th number of that stream.
+//! A stream is identified by a seed, the name of a link, a direction and a purpose.
 //!
-//! 1. A number is a function of (seed, link, direction, purpose, n). Which packet asks, and when, changes nothing;
-//!    nor does any other link. The same seed therefore gives the same losses in virtual and in real time.
-//! 2. One stream for each purpose: switching jitter on leaves the losses where they were.
-//! 3. The function is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16) used as a counter.
+//! 1. A number is a function of (seed, link, direction, purpose, n). It does not depend on the packet or the time
+//!    for which it is drawn, nor on any other link. Therefore equal seeds give equal losses in virtual and in real
+//!    time.
+//! 2. Each purpose has its own stream, so that enabling jitter does not change the losses.
+//! 3. The function is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16), used as a counter-based generator.
 //!
-//! A shared generator was not used: with one, the loss of a packet on one link would move every decision on all
-//! others, and no experiment could be repeated with one thing changed.
+//! With one shared generator, the loss of a packet on one link would shift every decision on all others. No
+//! experiment could then be repeated with only one thing changed.
 
 use marline_core::units::Ratio;
 
-/// What a stream decides.
+/// Purpose of a random stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// Which packets are lost.
     Loss,
-    /// How much the delay of each packet differs from the mean.
+    /// Deviation of each packet's delay from the mean.
     Jitter,
-    /// How many slots a station waits.
+    /// Number of backoff slots of a Wi-Fi station.
     Backoff,
-    /// Whatever a scenario or a test decides beside the links.
+    /// Anything else that a scenario or a test decides.
     Other,
 }
 
-/// A stream of numbers.
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct RandomStream {
     key: u64,
@@ -33,40 +34,40 @@ pub struct RandomStream {
 }
 
 impl RandomStream {
-    /// The stream of this seed, name (of a link), lane (0 down, 1 up) and purpose, from its beginning.
+    /// The stream of this seed, name (of a link), direction (0 down, 1 up) and purpose, from its beginning.
     pub fn new(seed: u64, name: &str, direction: u64, purpose: Purpose) -> Self {
         let named_key = name.bytes().fold(seed, |key, byte| splitmix64(key ^ u64::from(byte)));
         Self { key: splitmix64(splitmix64(named_key ^ direction) ^ ((purpose as u64) << 8)), index: 0 }
     }
 
-    /// The n-th number, whatever was drawn before.
+    /// The n-th number of the stream, independent of what was drawn.
     pub fn at(&self, n: u64) -> u64 {
         splitmix64(self.key.wrapping_add(n.wrapping_mul(GOLDEN_GAMMA)))
     }
 
-    /// The next number.
+    /// The next number of the stream, uniform over all 64 bits.
     pub fn draw(&mut self) -> u64 {
         let drawn = self.at(self.index);
         self.index = self.index.wrapping_add(1);
         drawn
     }
 
-    /// The next number, less than `n`; zero if `n` is zero.
+    /// The next number, below `n`; zero if `n` is zero.
     pub fn below(&mut self, n: u64) -> u64 {
-        // The high half of the product is below n; its bias is less than n in 2^64.
+        // The high half of the product is below n; its bias is at most n in 2^64.
         u64::try_from((u128::from(self.draw()) * u128::from(n)) >> 64).unwrap_or(0)
     }
 
-    /// Whether the next number falls into this share.
+    /// True with the probability `fraction`.
     pub fn bernoulli(&mut self, fraction: Ratio) -> bool {
         self.below(1_000_000) < u64::from(fraction.ppm())
     }
 }
 
-/// The step of SplitMix64: 2^64 divided by the golden ratio, made odd.
+/// Increment of SplitMix64: 2^64 divided by the golden ratio, made odd.
 const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The output function of SplitMix64.
+/// Output function of SplitMix64.
 fn splitmix64(z: u64) -> u64 {
     let z = z.wrapping_add(GOLDEN_GAMMA);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -79,14 +80,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generator_gives_the_published_numbers() {
-        // The first outputs of SplitMix64 for state zero are known from its reference implementation.
+    fn splitmix64_produces_the_reference_values() {
+        // First outputs for state zero, from the reference implementation.
         assert_eq!(splitmix64(0), 0xE220_A839_7B1D_CDAF);
         assert_eq!(splitmix64(GOLDEN_GAMMA), 0x6E78_9E6A_A1B9_65F4);
     }
 
     #[test]
-    fn a_number_depends_on_its_place_only() {
+    fn a_number_depends_only_on_its_index() {
         let fresh = RandomStream::new(7, "wifi", 0, Purpose::Loss);
         let mut used = fresh.clone();
         let drawn: Vec<u64> = (0..100).map(|_| used.draw()).collect();
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_name_lane_and_purpose_each_give_another_stream() {
+    fn seed_name_direction_and_purpose_each_select_a_different_stream() {
         let firsts = [
             RandomStream::new(1, "wifi", 0, Purpose::Loss).draw(),
             RandomStream::new(2, "wifi", 0, Purpose::Loss).draw(),

@@ -1,4 +1,5 @@
-//! The matching of boxes and relays on drawn fleets: against a general solver, and at given amounts of work.
+//! Assignment of edges to relays on synthetic fleets: compared with a general solver, and with limited work
+//! budgets.
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, constraint, default_solver, variable};
 use marline_core::assign::{Instance, Solver, SwitchingCost, bass_random, density_greedy};
@@ -16,12 +17,12 @@ fn fleet_spec(relays: usize, edges: usize, percent: u32, seed: u64) -> FleetSpec
     }
 }
 
-/// The best gain by mixed-integer programming.
+/// Gain of the optimal matching, by mixed-integer programming.
 fn optimal_gain(instance: &Instance) -> f64 {
     solve_exactly(instance).0
 }
 
-/// The same, and how many boxes have their best candidate in that plan (γ = 1).
+/// The optimal gain, and the number of edges with their best candidate in that matching (γ = 1).
 fn solve_exactly(instance: &Instance) -> (f64, usize) {
     let mut choices = Vec::new();
     let mut variables = ProblemVariables::new();
@@ -46,7 +47,7 @@ fn solve_exactly(instance: &Instance) -> (f64, usize) {
     for sum in sums {
         model = model.with(constraint!(sum <= 1.0));
     }
-    let solution = model.solve().expect("a plan, if only the one in which everybody stays alone");
+    let solution = model.solve().expect("a matching exists, if only the empty one");
     let best = |at: usize| instance.candidates_of(at).map(|candidate| candidate.rate).max();
     let is_best = |at: usize| {
         let mut edge_choices = choices.iter().filter(|(box_, ..)| *box_ == at);
@@ -57,7 +58,7 @@ fn solve_exactly(instance: &Instance) -> (f64, usize) {
 }
 
 #[test]
-fn the_hit_rate_is_that_of_the_best_plan_where_a_general_solver_finds_it() {
+fn the_hit_rate_is_close_to_that_of_the_optimal_matching() {
     let (mut ours, mut best) = (0.0, 0);
     for seed in 1..=20 {
         let instance = Fleet::generate_instance(&fleet_spec(8, 60, 50, seed));
@@ -66,14 +67,14 @@ fn the_hit_rate_is_that_of_the_best_plan_where_a_general_solver_finds_it() {
         ours += solver.matching().hit_share(&instance).as_f64() * 60.0;
         best += solve_exactly(&instance).1;
     }
-    // The floor: nine of ten boxes, else two points less than the best plan's at most.
+    // Required: nine of ten edges, or at most two points less than the optimal matching has.
     let (ours, best) = (ours / 1200.0, best as f64 / 1200.0);
     assert!(ours >= 0.9 || ours >= best - 0.02, "{ours} and {best}");
-    assert!(best < 0.9, "the best plan has {best}: then so must ours");
+    assert!(best < 0.9, "the optimal matching has {best}, so ours must have 0.9 as well");
 }
 
 #[test]
-fn a_general_solver_finds_nothing_better_on_small_fleets() {
+fn on_small_fleets_the_gain_equals_that_of_a_general_solver() {
     for seed in 0..6 {
         for percent in [90, 120] {
             let instance = Fleet::generate_instance(&fleet_spec(4, 14, percent, seed));
@@ -122,7 +123,7 @@ fn larger_fleets_are_matched_to_within_a_fraction_of_the_bound() {
 }
 
 #[test]
-fn a_fleet_has_the_figures_of_the_paper() {
+fn a_synthetic_fleet_has_the_statistics_of_the_paper() {
     let mut fleet = Fleet::new(&fleet_spec(100, 20_000, 90, 3));
     let members = fleet.edges();
     let count = members.len() as f64;
@@ -147,7 +148,7 @@ fn a_fleet_has_the_figures_of_the_paper() {
 }
 
 #[test]
-fn a_fleet_that_comes_and_goes_stays_well_matched_and_few_move() {
+fn with_churn_the_matching_stays_good_and_few_edges_move() {
     let mut churn = Churn::new(&fleet_spec(50, 10_000, 120, 1));
     churn.rematch(SwitchingCost::default(), 20_000_000);
     let stay = SwitchingCost { share: Ratio::ZERO, fee: Bitrate::from_bits_per_sec(500_000) };
@@ -160,8 +161,8 @@ fn a_fleet_that_comes_and_goes_stays_well_matched_and_few_move() {
         moved += matched.moved_edges;
     }
     assert!(regret[0] < 0.006 && regret[1] < 0.006, "{regret:?}");
-    // It begins with a good plan, so that the first half is better than what lasts.
+    // The first matching has a large work budget, so the first half has a lower regret than the steady state.
     assert!(regret[1] < regret[0] + 0.002, "{regret:?}");
-    // Of so few boxes more must move than of many; the floor (0.8 %) is for 100,000.
+    // A small fleet has relatively more moves than a large one; the threshold of 0.8 % is for 100,000 edges.
     assert!(moved < 40 * 120, "{moved}");
 }

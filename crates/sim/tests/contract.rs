@@ -1,4 +1,4 @@
-//! The machines keep the machine contract, whatever the policy and the weather: a download, and a stream with a player.
+//! The machine contract for a download and for a stream with a player, with every policy and under faults.
 
 use std::fmt::Debug;
 
@@ -38,7 +38,7 @@ fn scenarios() -> Vec<(&'static str, HttpScenario)> {
     vec![("steady", two()), ("dying", dying), ("faulty", faulty), ("lossy", lossy), ("whole", without_ranges)]
 }
 
-/// Runs a machine under watch and puts its log to the proof.
+/// Runs a machine inside a contract checker, then replays its log.
 fn run_checked<C, M>(
     name: &str,
     scenario: HttpScenario,
@@ -81,7 +81,7 @@ fn download_config(policy: fetch::Policy) -> fetch::Config {
     fetch::Config { policy, ..fetch::Config::default() }
 }
 
-/// The scene's file as a video of two thirds of what its links carry, or one that nobody knows.
+/// The scenario's file as a video with two thirds of the links' rate; with `is_known` the stream gets its profile.
 fn video_setup(scenario: &HttpScenario, policy: stream::Policy, is_known: bool) -> (stream::Config, Player) {
     let size = scenario.server.versions[0].size;
     let video = MediaProfile::variable([(size / Bitrate::from_mbps(20), size)]).expect("a video");
@@ -119,7 +119,7 @@ fn a_stream_keeps_rules_1_to_4_with_every_policy() {
 }
 
 #[test]
-fn a_downloads_log_survives_its_lines() {
+fn the_log_of_a_download_round_trips_through_json() {
     for (name, scenario) in scenarios() {
         let make = |config: &fetch::Config| Fetch::new(config.clone());
         check_json_round_trip(
@@ -130,7 +130,7 @@ fn a_downloads_log_survives_its_lines() {
 }
 
 #[test]
-fn a_players_words_survive_their_lines() {
+fn inputs_of_a_player_round_trip_through_json() {
     let video = MediaProfile::constant(Bitrate::from_mbps(3), Duration::from_secs(9)).expect("a video");
     let player = BufferThresholds::GREENBAG;
     let position = Duration::from_millis(1234);
@@ -141,6 +141,6 @@ fn a_players_words_survive_their_lines() {
     ] {
         let input = stream::Input::from(input);
         let line = serde_json::to_string(&input).expect("a line");
-        assert_eq!(serde_json::from_str::<stream::Input>(&line).expect("a word"), input, "{line}");
+        assert_eq!(serde_json::from_str::<stream::Input>(&line).expect("an input"), input, "{line}");
     }
 }

@@ -1,6 +1,6 @@
-//! GreenBag in virtual time: figures 9 to 13 in small, beside the closed forms and a clairvoyant.
+//! GreenBag in virtual time: small versions of figures 9 to 13, with closed forms and the clairvoyant optimum.
 //!
-//! Links carry 3 + 3 Mbit/s of payload unless a test says otherwise; the player starts at 4 MiB.
+//! The links carry 3 + 3 Mbit/s of payload unless a test specifies otherwise; the player starts at 4 MiB.
 //! `cargo test -p marline-sim --test greenbag -- --nocapture` prints the tables.
 
 use marline_core::decision_log::Record;
@@ -14,7 +14,7 @@ use marline_sim::http_sim::{HttpOutcome, HttpScenario, HttpSim, PlaybackOutcome,
 use marline_sim::rate_process::{RateDrop, apply_drops, rate_drops};
 use marline_sim::spec::{LinkEvent, LinkSpec};
 
-/// A link whose payload rate is `kbps`: of 1500 bytes on the wire 1448 are payload.
+/// A link with a payload rate of `kbps`: 1448 of 1500 bytes on the wire are payload.
 fn link(kind: &str, kbps: u64, rtt: u64) -> LinkSpec {
     let wire = (kbps * 1500).div_ceil(1448);
     format!("{kind},kind={kind},rate={wire}kbit/s,rtt={rtt}ms").parse().expect("a link")
@@ -36,7 +36,7 @@ fn events(lines: &[String]) -> Vec<LinkEvent> {
     lines.iter().map(|event| event.parse().expect("an event")).collect()
 }
 
-/// What came of a run.
+/// Result of one run.
 struct RunResult {
     playback: PlaybackOutcome,
     joules: f64,
@@ -45,7 +45,7 @@ struct RunResult {
 
 impl RunResult {
     fn seconds(&self) -> f64 {
-        self.playback.playback_time.expect("it was watched to the end").as_secs_f64()
+        self.playback.playback_time.expect("the video was played to the end").as_secs_f64()
     }
 }
 
@@ -58,7 +58,7 @@ fn run(policy: Policy, greenbag: GreenBagParams, scenario: HttpScenario, video: 
         HttpSim::new(scenario, Stream::new(config)).with_player(player).run_and_return_machine(LIMIT);
     assert!(outcome.is_complete(), "{:?} {:?}", outcome.failed, outcome.notices);
     let energy = stream.energy_meter().energy_until_idle(Instant::ZERO + LIMIT).total().as_joules_f64();
-    RunResult { playback: outcome.playback.clone().expect("somebody watched"), joules: energy, outcome }
+    RunResult { playback: outcome.playback.clone().expect("there was a player"), joules: energy, outcome }
 }
 
 fn run_policy(policy: Policy, links: Vec<LinkSpec>, video: &MediaProfile) -> RunResult {
@@ -66,9 +66,10 @@ fn run_policy(policy: Policy, links: Vec<LinkSpec>, video: &MediaProfile) -> Run
 }
 
 #[test]
-fn figure_13_and_its_clairvoyant() {
-    // Playback time of one link alone; joules of GB-P and GB-E. Figures of an earlier simulation of ours, segment by segment: the
-    // paper plots figure 13 and prints no numbers. So this compares two models of ours, and not us with the paper.
+fn figure_13_with_the_clairvoyant_optimum() {
+    // Playback time of one link alone, energy of GB-P and GB-E in joules. The values come from our own earlier
+    // simulation segment by segment, because the paper plots figure 13 without numbers. So this compares two of our
+    // models with each other, not with the paper.
     let simulated = [
         (50, 131.0, 165.5, 77.2),
         (60, 152.0, 195.5, 116.7),
@@ -99,18 +100,18 @@ fn figure_13_and_its_clairvoyant() {
         assert!((lte.seconds() - alone).abs() < 2.5 && (wifi.seconds() - alone).abs() < 2.5);
         for run in [&gbp, &gbe] {
             let late = run.seconds() - least.as_secs_f64();
-            assert!((0.0..0.5).contains(&late), "{percent} %: {late} s after the clairvoyant");
+            assert!((0.0..0.5).contains(&late), "{percent} %: {late} s more than the clairvoyant optimum");
         }
         let near = |ours: f64, published: f64, fraction: f64| (ours - published).abs() < fraction * published;
         assert!(near(gbp.joules, joules_p, 0.04), "{percent} %: GB-P {}", gbp.joules);
         assert!(near(gbe.joules, joules_e, 0.08), "{percent} %: GB-E {}", gbe.joules);
-        assert!(gbe.joules > 0.995 * oracle.lower_bound.as_joules_f64(), "{percent} %: less than is possible");
+        assert!(gbe.joules > 0.995 * oracle.lower_bound.as_joules_f64(), "{percent} %: less than the lower bound");
         assert!(gbe.joules < 1.10 * oracle.energy.as_joules_f64(), "{percent} %: GB-E {}", gbe.joules);
     }
 }
 
 #[test]
-fn figure_10_adapting_beats_equal_parts_on_unequal_links() {
+fn figure_10_adaptive_subsegments_beat_equal_ones_on_unequal_links() {
     let video = video(4800, 40);
     println!("ratio   adaptive   1:1");
     for (lte, wifi) in [(3000, 3000), (1500, 4500), (1000, 5000)] {
@@ -124,8 +125,8 @@ fn figure_10_adapting_beats_equal_parts_on_unequal_links() {
     }
 }
 
-/// 110 s of video over 3 + 3 Mbit/s with holes of 6 to 25 s in Wi-Fi. `level`: outside of them Wi-Fi is faster, so that the
-/// average over the video stays 6 Mbit/s.
+/// 110 s of video over 3 + 3 Mbit/s, with rate drops of 6 to 25 s on Wi-Fi. With `keeps_average`, Wi-Fi is faster
+/// outside of the drops, so that the average over the video stays 6 Mbit/s.
 fn scenario_with_drops(
     video: &MediaProfile,
     holes: &[RateDrop],
@@ -148,7 +149,7 @@ fn scenario_with_drops(
     (scenario, PlaybackCase { links, video: video.clone(), start_threshold: BufferThresholds::default().low })
 }
 
-/// Means over ten draws of so many holes: with recovery, without, of the clairvoyant.
+/// Mean playback times over ten draws of `count` drops: with recovery, without recovery, clairvoyant optimum.
 fn mean_times_with_drops(rate: u64, count: usize, level: bool) -> [f64; 3] {
     let video = video(rate, 110);
     let mut sums = [0.0; 3];
@@ -169,7 +170,7 @@ fn mean_times_with_drops(rate: u64, count: usize, level: bool) -> [f64; 3] {
 
 #[test]
 fn figure_12_recovery_keeps_the_playback_time_through_drops() {
-    // The bandwidth is 110 % of what the video needs, drops included: "still sufficient" (GreenBag §V-A4).
+    // The rate is 110 % of the video's, including the drops: "still sufficient" (GreenBag §V-A4).
     println!("drops   recovery   none       clairvoyant");
     for count in 0..=4 {
         let [ours, without, _] = mean_times_with_drops(5455, count, true);
@@ -179,9 +180,10 @@ fn figure_12_recovery_keeps_the_playback_time_through_drops() {
 }
 
 #[test]
-fn figure_12_as_written_is_decided_by_what_the_links_carry() {
-    // The video needs 110 % of the bandwidth. Without recovery nothing that is fetched ahead is lost: after a drop all of
-    // it is in order at once. So with and without it the end lies within one wait for B (5.1 s) of the clairvoyant's.
+fn figure_12_as_published_is_determined_by_the_capacity_of_the_links() {
+    // The video needs 110 % of the rate. Without recovery, no prefetched data is lost: after a drop all of it is in
+    // order at once. So with and without recovery, the end is within one initial buffering of B (5.1 s) of the
+    // clairvoyant optimum.
     println!("drops   recovery   none       clairvoyant");
     for count in [0, 2, 4] {
         let [ours, without, least] = mean_times_with_drops(6600, count, false);
@@ -192,7 +194,7 @@ fn figure_12_as_written_is_decided_by_what_the_links_carry() {
 }
 
 #[test]
-fn segments_neither_tiny_nor_huge_are_best() {
+fn medium_segments_are_not_worse_than_tiny_or_huge_ones() {
     let video = video(5400, 40);
     println!("segment   playback time");
     let played = |kib: u64| {
@@ -207,7 +209,7 @@ fn segments_neither_tiny_nor_huge_are_best() {
 }
 
 #[test]
-fn a_link_that_goes_away_with_a_full_buffer_stalls_nothing() {
+fn losing_a_link_with_a_full_buffer_causes_no_stall() {
     let video = video(2500, 60);
     for gone in ["lte", "wifi"] {
         for policy in [Policy::GreenbagP, Policy::GreenbagE] {
@@ -224,7 +226,7 @@ fn a_link_that_goes_away_with_a_full_buffer_stalls_nothing() {
 }
 
 #[test]
-fn a_stream_keeps_rules_1_to_4_and_its_log_survives_its_lines() {
+fn a_greenbag_stream_keeps_rules_1_to_4_and_its_log_round_trips_through_json() {
     let make = |config: &Config| Stream::new(config.clone());
     for policy in [Policy::GreenbagP, Policy::GreenbagE] {
         let video = video(3000, 30);

@@ -1,7 +1,8 @@
-//! MPTCP's policies in virtual time: random histories, promises in plain scenes, and the contract.
+//! MPTCP policies in virtual time: random histories, guarantees in simple scenarios, and the machine contract.
 //!
-//! `PATHS_SEED=n` runs one history with each policy and prints the first that is wrong; `HISTORY_CASES=n` runs more than
-//! usual. `cargo test -p marline-sim --test paths survey -- --ignored --nocapture` sorts what it finds in many.
+//! `PATHS_SEED=n` runs one history with each policy and prints the first one with a defect; `HISTORY_CASES=n` runs
+//! more than usual. `cargo test -p marline-sim --test paths survey -- --ignored --nocapture` runs many and groups
+//! the defects.
 
 mod cases;
 
@@ -21,12 +22,12 @@ use cases::{case_count, env_number};
 const POLICIES: [Policy; 4] = [Policy::Marline, Policy::Emptcp, Policy::WifiFirst, Policy::Mptcp];
 
 fn phone_model() -> Model {
-    let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
+    let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("the built-in model exists");
     toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
 #[test]
-fn a_link_that_is_plugged_in_later_helps_a_bad_one() {
+fn a_link_plugged_in_later_is_used_beside_slow_wifi() {
     let link_config = |number, name: &str, kind| LinkConfig {
         id: LinkId(number),
         name: name.to_owned(),
@@ -48,7 +49,7 @@ fn a_link_that_is_plugged_in_later_helps_a_bad_one() {
 }
 
 #[test]
-fn a_download_that_begins_on_dying_wifi_is_helped() {
+fn a_download_that_starts_on_very_slow_wifi_uses_lte() {
     let link_configs = [(0, "wifi", LinkKind::Wifi), (1, "lte", LinkKind::Lte)];
     let configs = link_configs.map(|(number, name, kind)| LinkConfig {
         id: LinkId(number),
@@ -69,7 +70,7 @@ fn a_download_that_begins_on_dying_wifi_is_helped() {
 }
 
 #[test]
-fn a_named_history_runs_again() {
+fn the_history_named_by_paths_seed_has_no_defect() {
     let Some(seed) = env_number("PATHS_SEED") else { return };
     for policy in POLICIES.into_iter().rev() {
         match run_seed(seed, policy, &phone_model()) {
@@ -80,11 +81,12 @@ fn a_named_history_runs_again() {
 }
 
 #[test]
-fn histories_that_were_wrong_once_are_right() {
-    // Each was a defect: a spent budget and a server that refuses joins; a last subflow destroyed for a proof that was
-    // refused; round trips that cross each other; a silence taken for alive just before its link was lost; a link that died
-    // while the server was still waiting to send again; a pause taken for the time in which an option was not heard; proofs
-    // that replaced what they proved, again and again; proofs every two seconds while a request waits to be sent again.
+fn known_failures_stay_fixed() {
+    // The defects were, in this order: a spent budget together with a server that refuses joins; the last subflow
+    // destroyed for a liveness probe that was refused; RTTs that overlap; a stalled link considered alive just
+    // before it was lost; a link that failed while the server was waiting to retransmit; a pause mistaken for the
+    // time without a received MP_PRIO; probe subflows that replaced what they probed, repeatedly; probes every two
+    // seconds while a request was waiting for its retransmission.
     let seeds =
         [427_015_528_070_069_931, 14_997_245_168_203_534_378, 490, 269, 522, 998, 21_918, 25_861, 41_046, 61_705];
     for seed in seeds {
@@ -118,10 +120,10 @@ fn survey() {
     for (count, shortest) in defect_kinds.values() {
         println!("{count} times; in {} records: {shortest}", shortest.log.len());
     }
-    assert!(defect_kinds.is_empty(), "{} sorts of defects", defect_kinds.len());
+    assert!(defect_kinds.is_empty(), "{} kinds of defects", defect_kinds.len());
 }
 
-/// The same seeds each time: what a change breaks shows, and nothing else does.
+/// Fixed seeds, so that a failure is due to a change and not to chance.
 fn check_seeds(policy: Policy, seeds: std::ops::Range<u64>) {
     let phone = phone_model();
     for seed in seeds {
@@ -132,13 +134,13 @@ fn check_seeds(policy: Policy, seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn published_policies_survive_any_history() {
+fn published_policies_have_no_defect_in_random_histories() {
     for policy in &POLICIES[1..] {
         check_seeds(*policy, 0..u64::from(case_count(100)));
     }
 }
 
 #[test]
-fn marline_survives_any_history() {
+fn marline_has_no_defect_in_random_histories() {
     check_seeds(Policy::Marline, 0..u64::from(case_count(400)));
 }

@@ -1,13 +1,14 @@
-//! Policies on links and sizes that nobody chose: is what `marline` decides good where no rule was made for it?
+//! Survey of policies on random links and sizes: are the decisions of `marline` good where no rule was designed for
+//! them?
 //!
-//! `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture` prints the table; `SURVEY_DRAWS=n` draws so many
-//! of each kind.
+//! `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture` prints the table; `SURVEY_DRAWS=n` sets
+//! the number of draws per kind.
 //!
-//! 1. Drawn are the size (256 KB to 300 MB), both rates (Wi-Fi 0.5 to 30, LTE 2 to 40 Mbit/s; all evenly by their
-//!    logarithm) and both round trips (20 to 150 ms, evenly). Of the second kind Wi-Fi changes between two drawn rates,
-//!    after times with a mean of 20 s.
-//! 2. Everybody meets the same draws. Compared are energy (tails included) and energy times time, as geometric means of the
-//!    ratios, and the worst single ratio.
+//! 1. The size (256 KB to 300 MB) and both rates (Wi-Fi 0.5 to 30, LTE 2 to 40 Mbit/s) are log-uniform. Both RTTs
+//!    (20 to 150 ms) are uniform. In draws of the second kind Wi-Fi alternates between two random rates, after
+//!    times with a mean of 20 s.
+//! 2. All policies get the same draws. Compared are energy (including tails) and energy times time, as geometric
+//!    means of the ratios, and the worst single ratio.
 
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths, Policy};
@@ -16,7 +17,7 @@ use marline_sim::mptcp_sim::{MptcpScenario, MptcpSim, NoPolicy, download_workloa
 use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::spec::LinkSpec;
 
-/// One case.
+/// One random case.
 #[derive(Debug)]
 struct SurveyDraw {
     bytes: u64,
@@ -24,12 +25,12 @@ struct SurveyDraw {
     lte: String,
 }
 
-/// Between zero and one.
+/// Uniform between 0 and 1.
 fn uniform(rng: &mut RandomStream) -> f64 {
     (rng.draw() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Evenly by the logarithm.
+/// Log-uniform between `min` and `max`.
 fn logarithmic(rng: &mut RandomStream, min: f64, max: f64) -> f64 {
     min * (max / min).powf(uniform(rng))
 }
@@ -56,11 +57,11 @@ fn draw(seed: u64, is_changing: bool) -> SurveyDraw {
 }
 
 fn phone_model() -> Model {
-    let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
+    let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("the built-in model exists");
     toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
-/// Seconds and joules; without a policy it is TCP over Wi-Fi.
+/// Seconds and joules; without a policy, plain TCP over Wi-Fi.
 fn run_draw(draw: &SurveyDraw, policy: Option<Policy>, model: &Model) -> [f64; 2] {
     let lines = if policy.is_some() { vec![&draw.wifi, &draw.lte] } else { vec![&draw.wifi] };
     let links: Vec<LinkSpec> = lines.into_iter().map(|line| line.parse().expect("a link")).collect();
@@ -69,7 +70,7 @@ fn run_draw(draw: &SurveyDraw, policy: Option<Policy>, model: &Model) -> [f64; 2
         MptcpScenario::new(model.clone(), links, download_workload(DataSize::from_bytes(draw.bytes)));
     scenario.time_limit = Duration::from_secs(20_000);
     scenario.is_mptcp = policy.is_some();
-    // §3.6 of the paper: its server keeps windows.
+    // The paper's server keeps its windows (§3.6).
     scenario.server.keeps_cwnd = policy == Some(Policy::Emptcp);
     let outcome = match policy {
         None => MptcpSim::new(scenario, NoPolicy).run().0,
@@ -86,7 +87,7 @@ fn run_draw(draw: &SurveyDraw, policy: Option<Policy>, model: &Model) -> [f64; 2
 const COMPARED_POLICIES: [(&str, Option<Policy>); 3] =
     [("emptcp", Some(Policy::Emptcp)), ("mptcp", Some(Policy::Mptcp)), ("TCP over Wi-Fi", None)];
 
-/// By the others: ratios of energy and of energy times time, one for each draw.
+/// For each compared policy and each draw, the ratios of energy and of energy times time.
 fn ratios(draws: &[SurveyDraw]) -> Vec<Vec<[f64; 2]>> {
     let model = phone_model();
     let draw_ratios = |draw: &SurveyDraw| {
@@ -120,12 +121,12 @@ fn survey() {
 }
 
 #[test]
-fn less_is_spent_than_by_the_published_policies_where_nobody_made_a_rule() {
+fn marline_needs_less_energy_than_published_policies_on_random_links() {
     for changing in [false, true] {
         let draws: Vec<SurveyDraw> = (1000..1012).map(|seed| draw(seed, changing)).collect();
         let all = ratios(&draws);
         let [emptcp, mptcp] = [&all[0], &all[1]].map(|ratios| [0, 1].map(|column| geometric_mean(ratios, column)));
-        assert!(emptcp[0] < 1.0 && emptcp[1] < 1.0, "eMPTCP, Wi-Fi that changes: {changing}: {emptcp:?}");
-        assert!(mptcp[0] < 0.8, "MPTCP, Wi-Fi that changes: {changing}: {mptcp:?}");
+        assert!(emptcp[0] < 1.0 && emptcp[1] < 1.0, "eMPTCP, changing Wi-Fi: {changing}: {emptcp:?}");
+        assert!(mptcp[0] < 0.8, "MPTCP, changing Wi-Fi: {changing}: {mptcp:?}");
     }
 }

@@ -1,7 +1,8 @@
-//! MPTCP's policies on the main cases of eMPTCP's evaluation, as a reviewed table: a change of a policy shows here.
+//! MPTCP policies in the main cases of eMPTCP's evaluation, as a reviewed table that shows every change of
+//! behavior.
 //!
-//! `UPDATE_TABLES=1 cargo test -p marline-sim --test paths_tables` writes the table anew; what changes is to be looked at.
-//! Figures are rounded, so that only a change of behaviour changes them.
+//! `UPDATE_TABLES=1 cargo test -p marline-sim --test paths_tables` writes the table again; review the differences.
+//! Figures are rounded, so that only changes of behavior change them.
 
 mod review;
 
@@ -27,7 +28,7 @@ const POLICIES: [(&str, Policy); 5] = [
 ];
 
 fn phone_model() -> Model {
-    let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
+    let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("the built-in model exists");
     toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
@@ -35,7 +36,7 @@ struct TableCase {
     name: &'static str,
     wifi: &'static str,
     lte: &'static str,
-    /// Kilobytes; none: a page of 107 objects.
+    /// Size of the download; `None` for a page of 107 objects.
     kilobytes: Option<u64>,
     events: &'static [&'static str],
 }
@@ -95,7 +96,7 @@ const CASES: &[TableCase] = &[
     },
 ];
 
-/// Runs a case under watch and puts the log to the proof.
+/// Runs a case inside a contract checker, then replays its log.
 fn run(case: &TableCase, policy: Policy, model: &Model) -> MptcpOutcome {
     let links: Vec<LinkSpec> = [case.wifi, case.lte].map(|line| line.parse().expect("a link")).into();
     let mut config = Config::new(model.clone(), link_configs(&links));
@@ -117,7 +118,7 @@ fn run(case: &TableCase, policy: Policy, model: &Model) -> MptcpOutcome {
     outcome
 }
 
-/// To two figures that count.
+/// Rounded to two significant digits.
 fn round_to_two_digits(value: f64) -> String {
     match value {
         _ if value >= 99.5 => format!("{:.0}", (value / 10.0).round() * 10.0),
@@ -127,7 +128,7 @@ fn round_to_two_digits(value: f64) -> String {
 }
 
 #[test]
-fn the_main_cases_are_as_reviewed() {
+fn the_main_cases_match_the_reviewed_table() {
     let model = phone_model();
     let mut table = String::from(
         "MPTCP by policy, Wi-Fi first; energy by emptcp-s3 with tails (commands: joins + priorities + ends)\n\n",
@@ -163,7 +164,7 @@ fn the_main_cases_are_as_reviewed() {
 }
 
 #[test]
-fn a_radio_sleeps_where_one_link_is_enough() {
+fn no_radio_is_woken_where_one_link_is_enough() {
     let model = phone_model();
     for (name, policy) in [("emptcp", Policy::Emptcp), ("marline", Policy::Marline)] {
         for case in CASES.iter().filter(|case| ["256 KB", "page", "good Wi-Fi"].contains(&case.name)) {

@@ -1,4 +1,4 @@
-//! The player in random histories, beside a naive one that counts in steps.
+//! The player model in random histories, compared with a naive player that advances in milliseconds.
 //!
 //! `PROPTEST_RNG_SEED=n` runs other histories.
 
@@ -6,7 +6,7 @@ use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use proptest::prelude::*;
 
-/// A video of whole bytes a millisecond in each piece, so that the naive player counts without rounding.
+/// Segments with whole bytes per millisecond, so that the naive player counts without rounding.
 fn videos() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((1..400_u64, 1..50_u64), 1..6)
 }
@@ -18,12 +18,12 @@ fn media_profile(pieces: &[(u64, u64)]) -> MediaProfile {
     MediaProfile::variable(pieces.iter().map(piece)).expect("a video")
 }
 
-/// Bytes that come, and how many milliseconds after those before them.
+/// Pairs of a gap in milliseconds and the number of bytes that arrive after it.
 fn arrivals() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((0..300_u64, 0..4000_u64), 0..40)
 }
 
-/// The player of GreenBag §II-B in steps of one millisecond.
+/// The player of GreenBag §II-B, in steps of one millisecond.
 struct NaivePlayer {
     rates: Vec<u64>,
     low: u64,
@@ -63,7 +63,8 @@ impl NaivePlayer {
             && self.arrived > self.decoded;
     }
 
-    /// The millisecond from `t` on. Histories keep to arrivals that end where a millisecond of the video ends.
+    /// Plays the millisecond that starts at `t`. In the histories, arrivals end at a whole millisecond of the
+    /// video.
     fn step(&mut self, t: u64) {
         if self.ended.is_some() {
             return;
@@ -82,7 +83,7 @@ impl NaivePlayer {
         }
     }
 
-    /// The last end of a millisecond of the video that lies at or before `bytes`.
+    /// The largest number of bytes up to `bytes` that ends at a whole millisecond of the video.
     fn aligned_end(&self, bytes: u64) -> u64 {
         let mut sum = 0;
         for rate in &self.rates {
@@ -99,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn it_does_what_a_naive_player_does(pieces in videos(), low in 1..3000_u64, arrivals in arrivals()) {
+    fn the_player_agrees_with_a_naive_player(pieces in videos(), low in 1..3000_u64, arrivals in arrivals()) {
         let mut naive = NaivePlayer::new(&pieces, low);
         let thresholds = BufferThresholds { low: DataSize::from_bytes(low), high: None };
         let mut player = Player::new(media_profile(&pieces), thresholds, Instant::ZERO);
@@ -121,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn time_is_conserved_and_never_plays_what_is_not_there(
+    fn time_is_conserved_and_missing_data_is_never_played(
         pieces in videos(), low in 0..3000_u64, high in prop::option::of(0..6000_u64),
         arrivals in arrivals(), jump in prop::option::of((0..40_usize, 0..20_000_u64)),
     ) {
@@ -158,12 +159,12 @@ proptest! {
     }
 
     #[test]
-    fn deadlines_rise_and_are_exact(pieces in videos(), a in 0..20_000_u64, b in 0..20_000_u64) {
+    fn deadlines_increase_and_are_exact(pieces in videos(), a in 0..20_000_u64, b in 0..20_000_u64) {
         let video = media_profile(&pieces);
         let (low, high) = (a.min(b), a.max(b));
         let player = Player::new(video.clone(), BufferThresholds::default(), Instant::ZERO);
         prop_assert!(player.deadline(low) <= player.deadline(high));
-        // The first nanosecond by which so many bytes are decoded.
+        // The first nanosecond by which this many bytes are decoded.
         let due = video.time_at(low);
         prop_assert!(video.bytes_at(due) >= low.min(video.size().bytes()));
         if let Some(sooner) = due.checked_sub(Duration::from_nanos(1)) {
@@ -172,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rate_that_keeps_up_never_stalls_it(pieces in videos(), kbps in 1..600_u64, head in 1..4000_u64) {
+    fn a_sufficient_rate_causes_no_stall(pieces in videos(), kbps in 1..600_u64, head in 1..4000_u64) {
         let video = media_profile(&pieces);
         let rate = Bitrate::from_bits_per_sec(kbps * 1000);
         let total = video.size().bytes();
@@ -186,7 +187,8 @@ proptest! {
         }
         let end = Instant::ZERO + Duration::from_secs(100_000);
         player.advance(end);
-        // With a byte in hand a stall ends at once, so the interruption is the lateness, up to a byte's time.
+        // With a start threshold of one byte, a stall ends at once, so the interruption equals the delay up to one
+        // byte's time.
         match timing {
             Timing::InTime(spare) if spare > DataSize::from_bytes(1) / rate => prop_assert_eq!(player.stalls(), 0),
             Timing::InTime(_) => {}

@@ -1,13 +1,14 @@
-//! Recorded decision logs of every machine that has one: do they still replay with the same result?
+//! Recorded decision logs of all machines that have one: they must replay with the recorded results.
 //!
-//! `tests/replay/*.ndjson` are logs as `--trace` writes them, recorded in virtual time. `results.txt` holds the result of each: its
-//! records, its decisions, and a digest of the figures in its decisions. The digest covers numbers, truth values and packets. It does not
-//! cover names, so it stays the same when a field or a variant is renamed and a script converts the logs.
+//! `tests/replay/*.ndjson` are logs as `--trace` writes them, recorded in virtual time. `results.txt` holds for
+//! each of them the number of records, the number of decisions, and a digest of the figures in its decisions. The
+//! digest covers numbers, booleans and packets. It does not cover names, so it stays the same when a field or a
+//! variant is renamed and a script converts the logs.
 //!
-//! A change that keeps the behaviour keeps all of this. Record the logs anew only when behaviour changes on purpose:
+//! A change that keeps the behavior keeps all of this. Record the logs again only if behavior changes on purpose:
 //! `UPDATE_REPLAY=1 cargo test -p marline-sim --test replay`.
 //!
-//! `marline replay` itself reads the same files in the tests of the crate `marline`.
+//! The tests of `marline replay` read the same files.
 
 use std::fmt::{Debug, Write};
 use std::path::PathBuf;
@@ -29,14 +30,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A log, how it is recorded, and how its text is replayed.
+/// A log, with the functions that record it and replay its text.
 struct RecordedLog {
     name: &'static str,
     record: fn() -> String,
     replay: fn(&str, &str) -> ReplayResult,
 }
 
-/// Records, decisions, and the digest of their figures.
+/// Number of records, number of decisions, and the digest of their figures.
 type ReplayResult = (u64, u64, u64);
 
 const RECORDED_LOGS: [RecordedLog; 5] = [
@@ -86,7 +87,7 @@ fn recorded_logs_replay_with_the_recorded_result() {
     assert_eq!(std::fs::read_to_string(&path).expect("the results"), results);
 }
 
-/// Replays a log line by line. Each line must also be written as it was read.
+/// Replays a log line by line. Each line must also serialize to the same text.
 fn replay_log<C, M>(name: &str, text: &str, make: impl Fn(C) -> M) -> ReplayResult
 where
     C: Serialize + DeserializeOwned,
@@ -108,7 +109,9 @@ where
             (None, Record::Start { config, version }) => {
                 let mut first = Replayer::new(make(config));
                 let config = ();
-                first.feed(Record::Start { version, config }).expect("a beginning differs from nothing");
+                first
+                    .feed(Record::Start { version, config })
+                    .expect("a start record has no predecessor to differ from");
                 replayer = Some(first);
             }
             (Some(replayer), record) => {
@@ -121,7 +124,7 @@ where
     (records, decisions, digest)
 }
 
-/// Numbers, truth values and packets (hexadecimal) of a value.
+/// Collects the numbers, booleans and packets (hexadecimal) of a value.
 fn collect_figures(value: &Value, figures: &mut Vec<String>) {
     match value {
         Value::Bool(_) | Value::Number(_) => figures.push(value.to_string()),
@@ -136,13 +139,13 @@ fn collect_figures(value: &Value, figures: &mut Vec<String>) {
     }
 }
 
-/// FNV-1a with 64 bits (RFC 9923), with a separator behind each figure.
+/// FNV-1a with 64 bits (RFC 9923), with a separator after each figure.
 fn add_to_digest(digest: u64, figure: &str) -> u64 {
     let bytes = figure.bytes().chain([b'\n']);
     bytes.fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A download over a link that loses packets, one that goes away and comes back, and a metered one; the server breaks off.
+/// A download over a lossy link, one that disappears and returns, and a metered one, from a server with faults.
 fn record_download() -> DecisionLog<fetch::Config, Fetch> {
     let links = ["wifi,rate=4Mbit/s,rtt=20ms", "lte,rate=2Mbit/s,rtt=50ms,loss=1%", "umts,rate=1Mbit/s,rtt=80ms"];
     let mut scenario = HttpScenario::new(DataSize::from_bytes(1_200_000), links.map(link));
@@ -162,7 +165,7 @@ fn record_download() -> DecisionLog<fetch::Config, Fetch> {
     record(scenario, config, |config| Fetch::new(config.clone()), None)
 }
 
-/// A video whose first link becomes too slow for it, is gone, and comes back.
+/// A video whose first link becomes too slow, fails and recovers.
 fn record_video() -> DecisionLog<stream::Config, Stream> {
     let links = ["wifi,rate=1Mbit/s,rtt=30ms", "lte,rate=1Mbit/s,rtt=60ms"];
     let size = DataSize::from_bytes(1_500_000);
@@ -191,10 +194,11 @@ where
     machine.into_parts().1
 }
 
-/// A page over several connections, then larger responses; an outage, carrier lost and found, a link that is plugged in; and a policy
-/// that takes over from another one in the middle.
+/// A page over several connections, then larger responses. There is an outage, a loss of carrier and a link plugged
+/// in later, and a second machine takes over in the middle.
 fn record_connections() -> DecisionLog<paths::Config, Paths> {
-    let (_, model) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
+    let (_, model) =
+        BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("the built-in model exists");
     let model: Model =
         toml::from_str::<ModelSpec>(model).expect("a model").into_model("emptcp-s3").expect("a phone").0;
     let links: Vec<LinkSpec> =
@@ -225,10 +229,11 @@ fn record_connections() -> DecisionLog<paths::Config, Paths> {
     machine.into_parts().1
 }
 
-/// What is on by default, for a download that cannot be read and an upload, over a link that loses packets and is dark once.
+/// The default mechanisms, for an encrypted download and an upload, over a lossy link with one outage.
 fn record_default_acceleration() -> DecisionLog<accel::Config, Accelerator> {
     let mut secure = packets::Plan::download(0);
-    // Pauses: it takes seconds to trust a path, and the log has a line for every packet.
+    // With pauses between the exchanges: it takes seconds until a path is trusted, and the log has a line per
+    // packet.
     let exchange = packets::Exchange { pause: Duration::from_millis(700), request: 200, answer: 70_000 };
     secure.exchanges = vec![exchange; 8];
     let mut scenario = packets::Scene::new(link("wifi,rate=20Mbit/s,rtt=20ms,queue=100ms,loss=3%"), secure);
@@ -241,7 +246,7 @@ fn record_default_acceleration() -> DecisionLog<accel::Config, Accelerator> {
     log
 }
 
-/// Loss hiding and what the paper has published, for a download over plain HTTP, over a link that loses packets and is dark twice.
+/// Loss hiding and the published mechanisms, for a download over plain HTTP, over a lossy link with two outages.
 fn record_published_mechanisms() -> DecisionLog<accel::Config, Accelerator> {
     use Mechanism::{FastFetch, Freeze, FreezeFlight, Hide, OffloadAsPublished};
     let http = packets::Plan { is_http: true, ..packets::Plan::download(70_000) };
@@ -256,7 +261,7 @@ fn blackout(at: u64, lasts: u64, is_told: bool) -> packets::Blackout {
     packets::Blackout { link: packets::Scene::PRIMARY, at, lasts, is_told }
 }
 
-/// Runs a scene. Its log, and how many reductions were undone in it.
+/// Runs a scenario and returns its log and the number of reductions undone.
 fn record_accelerated(
     mut scenario: packets::Scene,
     mechanisms: Mechanisms,
@@ -298,7 +303,7 @@ fn is_update_requested() -> bool {
     std::env::var_os("UPDATE_REPLAY").is_some()
 }
 
-/// Digits of a packet: 20 bytes are the least header of IP.
+/// Hexadecimal digits of the smallest packet: an IP header has at least 20 bytes.
 const MIN_PACKET_HEX_DIGITS: usize = 40;
-/// Where FNV-1a begins.
+/// Initial value of FNV-1a.
 const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;

@@ -1,12 +1,13 @@
-//! What the default policy does on the lab's floor cases, as a table that changes are reviewed against.
+//! Results of the default policy in the lab's threshold cases, as reviewed tables.
 //!
-//! In: the cases of the floors, in virtual time. Out: `tables/floors.txt` and `tables/small.txt`, compared with what is
-//! kept there; `UPDATE_TABLES=1` writes them anew. Exact figures are printed (`--nocapture`).
+//! The cases run in virtual time, and `tables/floors.txt` and `tables/small.txt` must equal the result;
+//! `UPDATE_TABLES=1` writes them again. Exact figures are printed (`--nocapture`).
 //!
-//! 1. A time is shown as a multiple of the ideal, to a hundredth; small files in milliseconds, to five of them.
-//! 2. Where chance is part of a case, the median of five seeds is shown.
-//! 3. A figure that changes is not wrong by itself: the new table is looked at and committed with its reason. The
-//!    floors of the lab are printed beside it and decide nothing here.
+//! 1. A time is shown as a multiple of the ideal time, to a hundredth; for small files in milliseconds, rounded to
+//!    five.
+//! 2. Cases with random losses show the median of five seeds.
+//! 3. A changed figure is not an error by itself: review the new table and commit it with the reason. The lab's
+//!    thresholds are printed beside it but not enforced here.
 
 mod review;
 
@@ -64,12 +65,12 @@ fn events(lines: &[&str]) -> Vec<LinkEvent> {
     lines.iter().map(|line| line.parse().expect("an event")).collect()
 }
 
-/// The machine as `marline get` uses it.
+/// The machine as `marline get` configures it.
 fn default_config() -> Config {
     Config { open_ended_first: true, ..Config::default() }
 }
 
-/// The median run of the seeds, by time.
+/// The run with the median time over all seeds.
 fn median_run(case: &TableCase, size: DataSize) -> HttpOutcome {
     let is_random = case.links.iter().any(|line| line.contains("loss"));
     let seeds = if is_random { SEEDS } else { 1..2 };
@@ -93,18 +94,19 @@ fn median_run(case: &TableCase, size: DataSize) -> HttpOutcome {
 }
 
 #[test]
-fn the_floor_cases_are_as_reviewed() {
+fn the_threshold_cases_match_the_reviewed_table() {
     let size = DataSize::from_bytes(100_000_000);
     let mut table = String::from("100 MB by the default policy, time / ideal (rates in Mbit/s, RTTs in ms)\n\n");
     writeln!(table, "{:28}{:>8}{:>8}{:>8}{:>9}", "case", "ideal", "sim", "floor", "wasted").expect("text");
     for case in CASES {
-        let best =
-            ideal_time(&links(case.links), &events(case.events), size).expect("it can be carried").as_secs_f64();
+        let best = ideal_time(&links(case.links), &events(case.events), size)
+            .expect("the links carry the file")
+            .as_secs_f64();
         let outcome = median_run(case, size);
-        let taken = outcome.finished_at.expect("it ended").as_secs_f64();
+        let taken = outcome.finished_at.expect("the download ended").as_secs_f64();
         let wasted = outcome.wasted.bytes() as f64 / size.bytes() as f64 * 100.0;
         println!(
-            "{:28} {best:.3} s {taken:.3} s {:.4} (floor {}), wasted {wasted:.2}%, link delta {:.3} s, {:?}",
+            "{:28} {best:.3} s {taken:.3} s {:.4} (threshold {}), wasted {wasted:.2}%, link delta {:.3} s, {:?}",
             case.name,
             taken / best,
             case.threshold,
@@ -119,7 +121,7 @@ fn the_floor_cases_are_as_reviewed() {
 }
 
 #[test]
-fn small_files_are_as_reviewed() {
+fn small_files_match_the_reviewed_table() {
     let mut table =
         String::from("small files by the default policy, against one request on the best link (ms)\n\n");
     writeln!(table, "{:16}{:>10}{:>8}{:>8}", "case", "bytes", "both", "single").expect("text");
@@ -128,7 +130,7 @@ fn small_files_are_as_reviewed() {
             let size = DataSize::from_bytes(bytes);
             let millis = |links| {
                 let outcome = median_run(&table_case(name, links, 0.0), size);
-                outcome.finished_at.expect("it ended").as_secs_f64() * 1000.0
+                outcome.finished_at.expect("the download ended").as_secs_f64() * 1000.0
             };
             let (both, single) = (millis(pair), millis(&pair[..1]));
             println!("{name:16} {bytes:>8} bytes: {both:.1} ms, on the first link alone {single:.1} ms");

@@ -1,6 +1,7 @@
-//! Parses a command line with clap, and turns a mistake into one line that names the command and its help.
+//! Parses a command line with clap and turns a mistake into a one-line error that names the command and its help.
 //!
-//! clap's own messages have several lines and repeat a value as it was typed, a password in it included.
+//! clap's own messages are not printed as they are: they have several lines and repeat a rejected value as it was typed,
+//! including a password in it.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -11,24 +12,21 @@ use marline_core::printable::mask_value;
 
 use crate::CliError;
 
-/// Reads the command line, the program's name first. Help and version are printed here and end with success.
+/// Parses the command line; the first argument is the program's name. Help and version are printed here.
 ///
 /// # Errors
-/// A mistake in the command line, or the end of the program after its help.
+/// A mistake in the command line (exit code 64). After help or version, an error with exit code 0 and no message.
 pub fn parse<C: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<C, CliError> {
     let args: Vec<OsString> = args.into_iter().collect();
     C::try_parse_from(&args).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed standard output is the reader's choice.
+            // A closed standard output (`| head`) is not an error.
             let _ = error.print();
             CliError::silent(0)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let (command, name) = command_named(C::command(), &args);
-            CliError::usage(format!(
-                "say what to do: {}; `{name} --help` explains them",
-                subcommand_names(&command)
-            ))
+            CliError::usage(format!("missing subcommand: use {}; see `{name} --help`", subcommand_names(&command)))
         }
         _ => CliError::usage(one_line_error(&error, C::command(), &args)),
     })
@@ -38,7 +36,8 @@ fn subcommand_names(command: &Command) -> String {
     command.get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect::<Vec<_>>().join(", ")
 }
 
-/// clap's message as one line: what is wrong, its tip if it has one, and where to read on.
+/// clap's message as one line: the mistake, the tip if there is one, and the help to read. Secrets in the rejected value
+/// are masked.
 fn one_line_error(error: &clap::Error, program: Command, args: &[OsString]) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -59,8 +58,8 @@ fn one_line_error(error: &clap::Error, program: Command, args: &[OsString]) -> S
     format!("{message}; see `{} --help`", command_named(program, args).1)
 }
 
-/// The command that the words name, as far as they do, and its name: `marline fleet ca`. Words behind `--` belong to another
-/// program.
+/// The innermost subcommand that the arguments name, with its full name such as `marline fleet ca`. Arguments after `--`
+/// belong to another program and are ignored.
 fn command_named(program: Command, args: &[OsString]) -> (Command, String) {
     let mut name = program.get_name().to_owned();
     let mut command = program;

@@ -1,14 +1,14 @@
-//! The log on standard error, which is off unless the environment requests it.
+//! Log on standard error, off unless `MARLINE_LOG` or `RUST_LOG` requests it.
 
 use tracing_subscriber::EnvFilter;
 
 use crate::CliError;
 use crate::output::LogWriter;
 
-/// Starts the log that `MARLINE_LOG` (or `RUST_LOG`) requests. Returns whether it is requested.
+/// Starts the log that `MARLINE_LOG`, or else `RUST_LOG`, requests. Returns whether one of them is set.
 ///
 /// # Errors
-/// The variable's value is not a filter.
+/// The value of the variable is not a filter of `tracing_subscriber`.
 pub fn start_log() -> Result<bool, CliError> {
     let Some(filter) = std::env::var_os("MARLINE_LOG").or_else(|| std::env::var_os("RUST_LOG")) else {
         return Ok(false);

@@ -1,9 +1,9 @@
-//! Standard output and standard error of the programs: every line that people or programs read goes through here.
+//! Standard output and standard error: every line that people or programs read is written here.
 //!
-//! All text is escaped on the way ([`marline_core::printable`]), so no caller can forget it: server headers, certificates,
-//! interface names and values from Redis appear in results, errors and logs. A test of the sources (`tests/architecture/`) refuses other
-//! ways to these streams. The only exceptions are the bytes of a download (`-o -`) and the cursor movements of progress bars
-//! and `watch`, which escape the text within.
+//! All text is escaped ([`marline_core::printable`]), so that no caller can forget it: server headers, certificates,
+//! interface names and values from Redis appear in results, errors and logs. A test of the sources
+//! (`crates/cli/tests/laws.rs`) rejects other code that writes to these streams. The only exceptions are the bytes of a
+//! download (`-o -`) and the cursor movements of progress bars and `watch`, which escape their text themselves.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -11,26 +11,27 @@ use marline_core::printable::{mask_secrets, printable, printable_lines};
 
 use crate::CliError;
 
-/// A line for people, on standard error: `PROGRAM: LINE`. A closed standard error ends nothing.
+/// Prints a notice for people on standard error: `PROGRAM: LINE`. Errors are ignored: a closed standard error must not
+/// end the program.
 pub fn print_notice(program: &str, message: &str) {
     let _ = writeln!(io::stderr(), "{program}: {}", sanitize(message));
 }
 
-/// A line as it is shown: escaped, and without the logins and queries of URLs.
+/// Returns a line that is safe to print: escaped, with logins and queries of URLs masked.
 pub fn sanitize(message: &str) -> String {
     mask_secrets(&printable(message))
 }
 
-/// A result, on standard output: a table, JSON, or lines for scripts.
+/// Prints a result on standard output: a table, JSON, or lines for scripts.
 ///
 /// # Errors
-/// Standard output cannot be written; a closed one ends the program without a line.
+/// Standard output cannot be written. If it is closed, the error has no message.
 pub fn print_result(text: &str) -> Result<(), CliError> {
     io::stdout().write_all(printable_lines(text).as_bytes())?;
     Ok(())
 }
 
-/// A result on standard error, where standard output carries the file itself.
+/// Prints a result on standard error, for when standard output carries the downloaded file.
 ///
 /// # Errors
 /// Standard error cannot be written.
@@ -39,15 +40,15 @@ pub fn eprint_result(text: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Lines on standard error after the output of a child process, whose progress bar may have left the cursor in the middle of a
-/// line: that line is erased on a terminal.
+/// Prints lines on standard error after the output of a child process. Its progress bar may have left the cursor in the
+/// middle of a line; on a terminal that line is erased first.
 pub fn eprint_after_progress(text: &str) {
     let mut stderr = io::stderr();
     let erase_line = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
     let _ = writeln!(stderr, "{erase_line}{}", printable_lines(text));
 }
 
-/// Standard error for `tracing`, which writes one event at a time.
+/// Writer for `tracing`: sanitizes each event and writes it to standard error. `tracing` writes one event per call.
 #[derive(Clone, Copy, Debug)]
 pub struct LogWriter;
 

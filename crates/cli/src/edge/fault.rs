@@ -1,23 +1,24 @@
-//! Why a relay or the fleet's service cannot be used: the reason as a word for programs, and what an operator can do about it.
+//! Classification of errors of a relay or the fleet service: a reason code for programs and a remedy for the operator.
 //!
-//! The errors come as text from rustls, the kernel, the name resolver and relays, so that the reason is recognized by their words. A test
-//! of the program (`tests/edge_reasons.rs`) makes each fault and expects the reason, so that other words of a newer library are noticed.
+//! The errors are texts from rustls, the kernel, the name resolver and relays, so they are recognized by their words. An
+//! integration test (`tests/edge_reasons.rs`) provokes each fault and expects its reason, so that it fails when a newer
+//! library changes its words.
 
-/// Who cannot be used.
+/// Kind of the peer that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerKind {
-    /// A relay.
+    /// A relay of the fleet.
     Relay,
-    /// The fleet's service.
+    /// The fleet service.
     Service,
 }
 
-/// A fault that is recognized.
+/// A fault that is recognized by the text of its error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The peer's authority has revoked this edge's certificate.
     EdgeRevoked,
-    /// The peer takes this edge's certificate for one that has expired or is not valid yet.
+    /// The peer considers this edge's certificate expired or not valid yet.
     EdgeCertificateDates,
     /// The peer does not trust the authority of this edge's certificate.
     EdgeUntrusted,
@@ -29,38 +30,39 @@ pub(super) enum Fault {
     Revoked,
     /// The peer's certificate is for other names and addresses.
     WrongName,
-    /// Another server answers: one of another authority, of another role, or one that does not speak TLS.
+    /// Another server responds: one of another authority or role, or one that does not speak TLS.
     WrongServer,
-    /// The relay takes no new flows.
+    /// The relay accepts no new flows.
     Draining,
-    /// The relay has as many flows or connections as it may have, or its capacity is reserved.
+    /// The relay has reached its limit of flows or connections, or its capacity is reserved.
     Full,
-    /// The name has no address, or no name server answers.
+    /// The name has no address, or no name server responds.
     NameResolution,
     /// The link has no address of the peer's family.
     NoAddressFamily,
-    /// Nothing listens there.
+    /// No process listens at the peer's address.
     Refused,
-    /// There is no route.
+    /// There is no route to the peer.
     Unreachable,
-    /// Nothing comes back.
+    /// The peer does not respond.
     Timeout,
-    /// The connection is reset or closed.
+    /// The connection was reset or closed.
     Closed,
 }
 
 impl Fault {
-    /// By the words of an error.
+    /// Recognizes the fault in the text of an error. The order of the patterns matters, since some texts match several.
     pub(super) fn recognize(error_text: &str) -> Option<Self> {
         let text = error_text.to_ascii_lowercase();
         let contains_any = |phrases: &[&str]| phrases.iter().any(|part| text.contains(part));
-        // Libraries write the names of alerts with spaces or without.
+        // Libraries write the names of TLS alerts with spaces or without.
         let is_expired = contains_any(&[
             "certificateexpired",
             "certificate expired",
             "certificate has expired",
             "the certificate ended",
         ]);
+        // An alert that was received is the peer's verdict on this edge's certificate.
         if contains_any(&["fatal alert"]) {
             return match () {
                 () if contains_any(&["revoked"]) => Some(Self::EdgeRevoked),
@@ -110,7 +112,7 @@ impl Fault {
         patterns.into_iter().find(|(parts, _)| contains_any(parts)).map(|(_, reason)| reason)
     }
 
-    /// For programs.
+    /// Reason code for programs; docs/fleet.md lists them.
     pub(super) const fn code(self) -> &'static str {
         match self {
             Self::EdgeRevoked => "edge-revoked",
@@ -132,7 +134,7 @@ impl Fault {
         }
     }
 
-    /// For people, behind the reason.
+    /// Remedy for the operator, printed after the error.
     pub(super) fn remedy(self, peer_kind: PeerKind) -> String {
         let peer = match peer_kind {
             PeerKind::Relay => "relay",
@@ -141,8 +143,7 @@ impl Fault {
         match self {
             Self::EdgeRevoked => "this edge's certificate has been revoked: enrol it again".to_owned(),
             Self::EdgeCertificateDates => format!(
-                "the {peer} takes this edge's certificate for expired or not valid yet: look at its dates, and at both clocks \
-                 (`timedatectl`)"
+                "the {peer} considers this edge's certificate expired or not valid yet: check its dates and both clocks (`timedatectl`)"
             ),
             Self::EdgeUntrusted => {
                 format!("the {peer} does not trust the authority of this edge's certificate: compare ca.pem on both")
@@ -152,35 +153,35 @@ impl Fault {
                 "the {peer} has to renew its certificate, or the clock of this machine is ahead (`timedatectl`)"
             ),
             Self::Revoked => match peer_kind {
-                PeerKind::Relay => "the relay's certificate has been revoked: another relay has to be named".to_owned(),
+                PeerKind::Relay => "the relay's certificate has been revoked: use another relay".to_owned(),
                 PeerKind::Service => "the service's certificate has been revoked: issue another one".to_owned(),
             },
             Self::WrongName => format!(
-                "the {peer}'s certificate is for other names: use one of these, or issue it with --address for this one"
+                "the {peer}'s certificate is for other names: use one of these names, or issue it with --address for this one"
             ),
             Self::WrongServer => format!(
-                "another server answers at this address, as behind a captive portal, or the {peer} belongs to another authority: compare \
-                 ca.pem on both"
+                "another server responds at this address, such as a captive portal, or the {peer} belongs to another authority: \
+                 compare ca.pem on both"
             ),
-            Self::Draining => "it takes no new flows: name another relay as well, or cancel the drain (`marline relay drain --undo`, or \
+            Self::Draining => "it accepts no new flows: configure a second relay, or cancel the drain (`marline relay drain --undo` or \
                                `marline fleet drain --undo`)"
                 .to_owned(),
-            Self::Full => "name another relay as well, or raise the limits of this one (`marline relay --capacity`, --max-tunnels, \
+            Self::Full => "configure a second relay, or raise the limits of this one (`marline relay --capacity`, --max-tunnels, \
                            --max-connections)"
                 .to_owned(),
-            Self::NameResolution => "the name cannot be resolved: look at its spelling and at the name servers of the links".to_owned(),
+            Self::NameResolution => "the name cannot be resolved: check its spelling and the name servers of the links".to_owned(),
             Self::NoAddressFamily => format!(
-                "give the {peer} an address of the family that this link has (IPv4 or IPv6), or get the other family from the link's provider"
+                "give the {peer} an address of a family that this link has (IPv4 or IPv6), or get the other family from the link's provider"
             ),
-            Self::Refused => format!("nothing listens there: start the {peer}, or look at its port and at firewalls"),
-            Self::Unreachable => "no route leads there, from this host or from a router on the way: look at routes and firewalls".to_owned(),
-            Self::Timeout => format!("nothing comes back: look at the address, at firewalls, and whether the {peer} runs"),
-            Self::Closed => format!("a firewall or a proxy may cut the connection, or the {peer} was restarted"),
+            Self::Refused => format!("no process listens on this port: start the {peer}, or check its port and firewalls"),
+            Self::Unreachable => "this host or a router has no route to the address: check routes and firewalls".to_owned(),
+            Self::Timeout => format!("the {peer} does not respond: check the address, firewalls, and whether the {peer} runs"),
+            Self::Closed => format!("a firewall or a proxy may have closed the connection, or the {peer} was restarted"),
         }
     }
 }
 
-/// The reason with the remedy behind it, where one is known.
+/// The error followed by the remedy, if the fault is recognized.
 pub(super) fn with_remedy(error_text: &str, peer_kind: PeerKind) -> String {
     match Fault::recognize(error_text) {
         Some(reason) => format!("{error_text}; {}", reason.remedy(peer_kind)),
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_told_apart_by_the_words_of_libraries_and_relays() {
+    fn faults_are_recognized_by_the_error_texts_of_libraries_and_relays() {
         for (why, code, remedy) in [
             (
                 "r1: invalid peer certificate: certificate not valid yet: verification time 3 (UNIX)",
@@ -218,13 +219,13 @@ mod tests {
             ("failed to lookup address information: Name or service not known", "names", "spelling"),
             ("the name server does not answer", "names", "name servers"),
             ("wwan0 has no IPv6, and the destination has nothing else", "no-family", "family"),
-            ("Connection refused (os error 111)", "refused", "nothing listens"),
-            ("Network is unreachable (os error 101)", "unreachable", "no route leads there"),
-            ("No route to host (os error 113)", "unreachable", "no route leads there"),
-            ("no answer", "silent", "nothing comes back"),
-            ("no TLS handshake in time", "silent", "nothing comes back"),
-            ("Connection reset by peer (os error 104)", "closed", "cut the connection"),
-            ("tls handshake eof", "closed", "cut the connection"),
+            ("Connection refused (os error 111)", "refused", "no process listens"),
+            ("Network is unreachable (os error 101)", "unreachable", "no route to the address"),
+            ("No route to host (os error 113)", "unreachable", "no route to the address"),
+            ("no answer", "silent", "does not respond"),
+            ("no TLS handshake in time", "silent", "does not respond"),
+            ("Connection reset by peer (os error 104)", "closed", "closed the connection"),
+            ("tls handshake eof", "closed", "closed the connection"),
         ] {
             let reason = Fault::recognize(why).unwrap_or_else(|| panic!("{why}"));
             assert_eq!(reason.code(), code, "{why}");

@@ -1,12 +1,12 @@
-//! `marline edge`: from words to an edge that carries programs' connections until it is stopped.
+//! `marline edge`: sets up an edge from its arguments and runs it until it is stopped.
 //!
-//! 1. Everything that the user wrote and the files that it names are read before anything listens (`options`).
-//! 2. The links are steered as `marline paths` does, in a thread of its own, by its throughput profile unless the
-//!    configuration says otherwise: it puts back at the end what it has changed. Where that is not possible (no privilege,
-//!    another steers already) it is said, and the edge goes on with what the kernel does by itself.
-//! 3. What is said goes to standard error, one line each.
-//! 4. The service is told when the edge ends: what was reserved is free at once.
-//! 5. A LAN is served before anything else is changed: where it cannot be, the edge ends with a line.
+//! 1. All arguments and the files that they name are read before anything listens (`options`).
+//! 2. MPTCP paths are managed as by `marline paths`, in a thread of its own, with the throughput profile unless the
+//!    configuration sets another one. The thread restores the host configuration at the end. If this is not possible (missing
+//!    privilege, another daemon manages the paths), there is a notice and the kernel manages the paths.
+//! 3. Notices go to standard error, one line each.
+//! 4. The service is notified when the edge ends, so that its reservation is free at once.
+//! 5. The LAN is set up before the host is changed otherwise. If that fails, the edge ends with an error.
 
 mod args;
 mod fault;
@@ -44,7 +44,7 @@ use crate::{CliError, paths};
 
 pub(crate) use args::{AFTER_HELP, EdgeArgs};
 
-/// Does what was asked for.
+/// Runs the edge, or prints the status of a running one.
 pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), CliError> {
     match args.command {
         Some(EdgeCommand::Status { json, run_dir }) => status::run(run_dir.as_deref(), json),
@@ -52,7 +52,7 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), CliError>
     }
 }
 
-/// Carries until stopped.
+/// Runs the edge until a termination signal or a fatal error.
 fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     drop_privileges(Daemon::Edge);
     let descriptors = marline_net::rlimit::raise_nofile_limit();
@@ -71,7 +71,8 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     if edge_config.admission.max_flows < requested_flows {
         let flows = edge_config.admission.max_flows;
         say(&format!(
-            "{descriptors} open files are allowed: {flows} flows at once, not {requested_flows} (LimitNOFILE= of systemd, or ulimit -Hn)"
+            "limit of {descriptors} open files: at most {flows} flows at once instead of {requested_flows} (raise LimitNOFILE= in \
+             systemd, or ulimit -Hn)"
         ));
     }
     let lan = (!args.lan.is_empty()).then(|| Lan::new(args.lan.clone())).transpose();
@@ -82,26 +83,27 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
         edge.restore(&saved);
     }
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
+    let runtime = built.map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
     let front =
         runtime.block_on(ClientListener::open(&edge)).map_err(|error| CliError::failed(error.to_string()))?;
     let listen_addrs: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
     let mut stop = runtime.block_on(async { TerminationSignals::new() })?;
     let (mut reload_signal, reloader) = (runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
-    // Before anything else is changed: what it cannot have ends the edge. Those who come now wait until they are attended.
+    // Before any other change of the host, because a failure here ends the edge. Connections that arrive in the meantime wait
+    // in the backlog of the listener.
     let run_dir = run_dir(args);
     let mut gateway = lan
         .as_ref()
         .map(|lan| runtime.block_on(Gateway::open(lan, &run_dir, args.allows_direct())))
         .transpose()
         .map_err(lan_error)?;
-    // Connections that are there before the links are steered would not be.
+    // Before the first connection to a relay: connections that are older than the path manager would not be managed.
     let mut steering = if args.no_paths { PathsThread::none() } else { PathsThread::start(args, config)? };
     say(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listen_addrs.join(", ")));
     if let Some(gateway) = &gateway {
         gateway.changes().iter().for_each(|line| say(line));
         say(&format!(
-            "{identity} is the gateway of {}: TCP is carried; UDP and the rest pass over the best single link",
+            "{identity} is the gateway of {}: TCP uses all links; UDP and other packets use the best single link",
             args.lan.join(", ")
         ));
     }
@@ -126,9 +128,11 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     let refusal_text = no_relay_policy.description(!args.lan.is_empty());
     let result = runtime.block_on(async {
         let _control = open_control_socket(args, edge_info, &edge, view.clone());
+        // The first sample precedes the first connection, which needs to know the links.
         edge.sample_links(&run_dir).await;
+        // All tasks run concurrently on this thread. Only a failed listener, a failed LAN or a signal ends them.
         let outcome = tokio::select! {
-            () = front.serve(&edge) => Err(CliError::failed("the listeners have ended")),
+            () = front.serve(&edge) => Err(CliError::failed("all listeners have ended")),
             gateway_error = async {
                 match &mut gateway {
                     Some(gateway) => serve_lan(gateway, &edge).await,
@@ -166,23 +170,26 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
             ended = stop.wait() => ended,
         };
         if let Some(agent) = &mut driver {
+            // Saves the state, and frees the reservation at the service now instead of after its lease.
             agent.release().await;
         }
         if let Some(Err(error)) = state.as_ref().map(|state| state.write(edge.save())) {
-            say(&format!("--state: {error}: what is known of relays is not kept"));
+            say(&format!("--state-file: {error}: the state of relays was not saved"));
         }
         outcome
     });
     {
+        // Dropping the gateway needs a runtime context.
         let _runtime = runtime.enter();
         drop(gateway);
     }
     steering.join(result.is_ok());
-    // A name that is being looked up for somebody holds up nobody's end.
+    // Does not wait for pending name lookups, which run in blocking threads.
     runtime.shutdown_background();
     result
 }
 
+/// Maps an error of the LAN gateway to an exit code.
 fn lan_error(error: GatewayError) -> CliError {
     match error {
         GatewayError::NotPermitted => CliError::new(CliError::PRIVILEGE, error.to_string()),
@@ -205,8 +212,8 @@ async fn run_selector(driver: Option<&mut SelectorDriver>) -> Infallible {
     }
 }
 
-/// Answers `marline edge status` as long as it is held, at the first place that has room for it. An edge that cannot be asked
-/// carries all the same.
+/// Opens the control socket for `marline edge status` in the first run directory where that succeeds. It is closed when the
+/// returned value is dropped. Without a control socket the edge runs all the same.
 fn open_control_socket(
     args: &RunArgs,
     edge_info: EdgeInfo,
@@ -230,16 +237,16 @@ fn open_control_socket(
         }
     }
     let reason = first_error.unwrap_or_default();
-    say(&format!("`marline edge status` cannot ask this edge: {reason}; name another --run-dir"));
+    say(&format!("cannot create the control socket for `marline edge status`: {reason}; use another --run-dir"));
     None
 }
 
-/// Where `marline paths` is asked, and written down what is to be put back.
+/// Run directory of the path manager: its control socket and its record of the changes to restore.
 fn run_dir(args: &RunArgs) -> PathBuf {
     args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
 }
 
-/// What ends it. It must be heard from the moment on at which the edge says that it is there.
+/// Handlers of SIGTERM and SIGINT. They must be registered before the edge prints that it listens.
 struct TerminationSignals(Signal, Signal);
 
 impl TerminationSignals {

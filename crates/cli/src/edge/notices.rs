@@ -1,5 +1,5 @@
-//! Lines of a running edge, one for each change: relays that cannot be used, links that are not used, which way new flows go, what the
-//! fleet's service gives, which link the rest of a LAN's packets and this host's name queries take.
+//! Notices of a running edge, one line for each change of its state: failing relays, unused links, the path of new flows,
+//! assignments of the fleet service, and the links of the LAN's UDP and of this host's DNS queries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -19,18 +19,19 @@ use super::fault::{PeerKind, with_remedy};
 use super::status;
 use crate::output::say;
 
-/// Which way the newest flow went.
+/// Path of the newest flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FlowPath {
-    /// Through this relay.
+    /// Through the relay with this label.
     Relay(String),
+    /// To the server without a relay.
     Direct,
-    /// There was none.
+    /// No path: the flow was refused.
     Refused,
 }
 
 impl FlowPath {
-    /// Of the flows between two states; none: nothing shows it.
+    /// Path of the flows that began between two samples of the counters; `None` if no counter has grown.
     fn between(previous: &FlowStats, current: &FlowStats) -> Option<Self> {
         let carried_flows = |state: &FlowStats| state.carried.values().sum::<u64>();
         match &current.last_relay {
@@ -42,7 +43,7 @@ impl FlowPath {
     }
 }
 
-/// Says when flows go another way than before; of those that no relay can be had for, `refusal` says what becomes.
+/// Prints a notice when the path of new flows changes. `refusal` describes the policy for flows without a relay.
 pub(super) async fn report_flow_paths(edge: &Edge, refusal: &str) -> Infallible {
     let mut state = edge.state();
     let mut reported = ReportedPath::default();
@@ -67,7 +68,7 @@ pub(super) async fn report_flow_paths(edge: &Edge, refusal: &str) -> Infallible 
             () = refusal_due => reported.on_flow(Instant::now(), FlowPath::Refused),
         };
         let Some(new_path) = new_path else { continue };
-        // Reasons change more often than the way, and have lines of their own.
+        // Errors change more often than the path, and `report_relays` prints them as well.
         let relay_errors: Vec<String> = match new_path {
             FlowPath::Relay(_) => Vec::new(),
             _ => edge.relays().iter().filter_map(relay_error).collect(),
@@ -77,26 +78,26 @@ pub(super) async fn report_flow_paths(edge: &Edge, refusal: &str) -> Infallible 
         match new_path {
             FlowPath::Relay(relay) => say(&format!("new flows go through {relay}")),
             FlowPath::Direct => {
-                say(&format!("new flows go directly, over one link: no relay can be had{error_text}"))
+                say(&format!("new flows go directly, over one link: no relay is available{error_text}"))
             }
-            FlowPath::Refused => say(&format!("new flows {refusal}: no relay can be had{error_text}")),
+            FlowPath::Refused => say(&format!("new flows {refusal}: no relay is available{error_text}")),
         }
     }
 }
 
-/// What was said of the way of new flows. A relay that is full carries some flows and refuses others: that they are refused is said once in
-/// [`APART`] at the most, and later if it is still so.
+/// The last reported path of new flows. A relay that is full accepts some flows and refuses others, so refusals are reported
+/// at most once in [`MIN_NOTICE_INTERVAL`], and at its end if flows are still refused then.
 #[derive(Debug, Default)]
 struct ReportedPath {
     path: Option<FlowPath>,
-    /// When it was said last that flows are refused.
+    /// Time of the last report of refused flows.
     refusal_reported_at: Option<Instant>,
-    /// The newest flow was refused, and that is still to be said.
+    /// The newest flow was refused, but this is not reported yet.
     is_refusal_pending: bool,
 }
 
 impl ReportedPath {
-    /// A flow goes this way; the way if it is to be said now.
+    /// Records the path of a new flow. Returns it if a notice is due now.
     fn on_flow(&mut self, now: Instant, new_path: FlowPath) -> Option<FlowPath> {
         let has_changed = self.path.as_ref() != Some(&new_path);
         self.is_refusal_pending = false;
@@ -112,7 +113,7 @@ impl ReportedPath {
         Some(new_path)
     }
 
-    /// When it is to be said that flows are refused, unless one goes another way before.
+    /// When the pending report of refused flows is due, unless another path is used before.
     fn refusal_due_at(&self) -> Option<Instant> {
         self.refusal_reported_at
             .filter(|_| self.is_refusal_pending)
@@ -120,18 +121,20 @@ impl ReportedPath {
     }
 }
 
-/// `fra-1: no answer`.
+/// Error of a relay with its label and remedy, such as `fra-1: no answer; …`.
 fn relay_error(relay: &RelayStatus) -> Option<String> {
     let error_text = with_remedy(relay.error.as_ref()?, PeerKind::Relay);
     Some(if error_text.starts_with(&relay.label) { error_text } else { format!("{}: {error_text}", relay.label) })
 }
 
-/// chosen: a relay that drains takes connections and refuses requests, in turn; one line tells it.
+/// Delay after a change before the state is read. Chosen so that several changes give one line: a draining relay alternately
+/// accepts connections and refuses requests.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
+/// Least time between two notices about the same relay, or about refused flows.
 const MIN_NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Says which relay cannot be used and why, from the start on, and when it carries again. One line for each change; of changes that
-/// follow each other within seconds the last one.
+/// Prints which relay cannot be used and why, and when it works again. Of several changes within seconds, only the last one
+/// is printed.
 pub(super) async fn report_relays(edge: &Edge) -> Infallible {
     let mut changes = edge.relay_changes();
     let mut reported: BTreeMap<String, (Option<String>, Instant)> = BTreeMap::new();
@@ -142,6 +145,7 @@ pub(super) async fn report_relays(edge: &Edge) -> Infallible {
             if previous.map_or(&None, |(reported_error, _)| reported_error) == &relay.error {
                 continue;
             }
+            // Too early after the last notice: the loop runs again when the interval has passed.
             if let Some((_, reported_at)) = previous.filter(|(_, at)| at.elapsed() < MIN_NOTICE_INTERVAL) {
                 let due_at = *reported_at + MIN_NOTICE_INTERVAL;
                 next_due = Some(next_due.map_or(due_at, |next| next.min(due_at)));
@@ -149,7 +153,7 @@ pub(super) async fn report_relays(edge: &Edge) -> Infallible {
             }
             match &relay.error {
                 Some(error) => say(&format!(
-                    "relay {} cannot be used: {}; it is tried again",
+                    "relay {} cannot be used: {}; the edge keeps trying",
                     relay.label,
                     with_remedy(error, PeerKind::Relay)
                 )),
@@ -173,7 +177,7 @@ pub(super) async fn report_relays(edge: &Edge) -> Infallible {
     }
 }
 
-/// Says which relay does not speak MPTCP, and when it does again.
+/// Prints which relay does not support MPTCP, and when it supports it again.
 pub(super) async fn report_mptcp(edge: &Edge) -> Infallible {
     let mut changes = edge.relay_changes();
     let mut reported: BTreeSet<String> = BTreeSet::new();
@@ -181,7 +185,7 @@ pub(super) async fn report_mptcp(edge: &Edge) -> Infallible {
         let without_mptcp: BTreeSet<String> =
             edge.relays().into_iter().filter(|relay| relay.without_mptcp).map(|relay| relay.label).collect();
         without_mptcp.difference(&reported).for_each(|relay| say(&status::relay_without_mptcp_text(relay)));
-        reported.difference(&without_mptcp).for_each(|relay| say(&format!("relay {relay}: MPTCP is spoken again")));
+        reported.difference(&without_mptcp).for_each(|relay| say(&format!("relay {relay}: MPTCP works again")));
         reported = without_mptcp;
         if changes.changed().await.is_err() {
             pending::<()>().await;
@@ -189,7 +193,7 @@ pub(super) async fn report_mptcp(edge: &Edge) -> Infallible {
     }
 }
 
-/// Says which links connections to relays do not use, at the start and when that changes.
+/// Prints which links are not used for connections to relays, at the start and after changes.
 pub(super) async fn report_unused_links(mut links: watch::Receiver<Vec<UnusedLink>>) -> Infallible {
     let mut reported: Vec<UnusedLink> = Vec::new();
     loop {
@@ -203,13 +207,13 @@ pub(super) async fn report_unused_links(mut links: watch::Receiver<Vec<UnusedLin
         for link in
             reported.iter().filter(|link| !current.iter().any(|current_link| current_link.name == link.name))
         {
-            say(&format!("link {}: the reason why it was not used has gone", link.name));
+            say(&format!("link {}: can be used again", link.name));
         }
         reported = current;
     }
 }
 
-/// Says which links do not reach the relay and why, and when they do again. One line for each change.
+/// Prints which links do not reach the relay and why, and when they reach it again.
 pub(super) async fn report_failing_links(edge: &Edge) -> Infallible {
     let mut links = edge.failing_links();
     let mut reported: Vec<FailingLink> = Vec::new();
@@ -217,7 +221,8 @@ pub(super) async fn report_failing_links(edge: &Edge) -> Infallible {
         if links.changed().await.is_err() {
             pending::<()>().await;
         }
-        // An attempt that is late at first is refused a moment later, or another link is found: the last of these is the line.
+        // The reason and the alternative link often change within a moment, for example from a timeout to a refusal. Only the
+        // last state is printed.
         tokio::time::sleep(SETTLE_TIME).await;
         let current = links.borrow_and_update().clone();
         for link in &current {
@@ -229,7 +234,7 @@ pub(super) async fn report_failing_links(edge: &Edge) -> Infallible {
                         say(&status::mptcp_stripped_text(&link.name, link.alternative.as_deref()))
                     }
                     failure => say(&format!(
-                        "link {} {}: {}{alternative}; it is tried again",
+                        "link {} {}: {}{alternative}; the edge keeps trying",
                         link.name,
                         status::link_failure_text(edge.relays().iter().map(|relay| relay.failing)),
                         failure.description()
@@ -242,14 +247,14 @@ pub(super) async fn report_failing_links(edge: &Edge) -> Infallible {
         {
             match link.reason {
                 LinkFailure::MptcpStripped => say(&format!("MPTCP is no longer stripped over {}", link.name)),
-                _ => say(&format!("new connections begin over link {} again", link.name)),
+                _ => say(&format!("new connections can start over link {} again", link.name)),
             }
         }
         reported = current;
     }
 }
 
-/// Says that the URL of the portal probe may be wrong or blocked.
+/// Prints that the URL of the portal probe may be wrong or blocked.
 pub(super) async fn report_portal_probe(mut doubted: watch::Receiver<bool>) -> Infallible {
     loop {
         if doubted.changed().await.is_err() {
@@ -257,15 +262,15 @@ pub(super) async fn report_portal_probe(mut doubted: watch::Receiver<bool>) -> I
         }
         if *doubted.borrow_and_update() {
             say(
-                "the portal probe is answered with something else than 204 over each link: its URL may be wrong or blocked (--portal-probe), \
-                 or all links have captive portals; it counts against no link",
+                "the portal probe gets a response other than 204 over every link: its URL may be wrong or blocked (--portal-probe), \
+                 or all links have captive portals; the result is ignored",
             );
         }
     }
 }
 
-/// Says what the service gives, and when it does not answer.
-/// `refusal` says what becomes of flows `without` a relay.
+/// Prints what the fleet service assigns, and when it does not respond. `refusal_text` describes the policy for flows
+/// without a relay.
 pub(super) async fn report_fleet(
     edge: &Edge,
     fleet_status: Option<watch::Receiver<FleetStatus>>,
@@ -289,7 +294,7 @@ pub(super) async fn report_fleet(
                             "the fleet's service does not answer: {error_text}; no relay is known: new flows {refusal_text}"
                         )),
                         false => say(&format!(
-                            "the fleet's service does not answer: {error_text}; the relays that are known are used"
+                            "the fleet's service does not answer: {error_text}; known relays stay in use"
                         )),
                     }
                 }
@@ -301,27 +306,32 @@ pub(super) async fn report_fleet(
         if let Some(reason) = reason.filter(|reason| refused_reason != Some(*reason)) {
             let consequence = match reason {
                 _ if current.waiting => {
-                    "new flows wait until a relay has room for them (--direct lets them go without one)"
+                    "new flows wait until a relay has capacity (--direct sends them without a relay)"
                 }
                 NoRelayReason::NoGain if no_relay_policy == NoRelayPolicy::Refused => {
-                    "no flow may go directly, so the relay in use is kept"
+                    "direct flows are not allowed, so the current relay stays in use"
                 }
-                _ => "relays that it has named are used as they are",
+                _ => "known relays are used without a reservation",
             };
-            say(&format!("the fleet's service keeps nothing for this edge ({}); {consequence}", reason.as_str()));
+            say(&format!(
+                "the fleet's service reserves no relay for this edge ({}); {consequence}",
+                reason.as_str()
+            ));
         }
         refused_reason = if current.assignment.is_some() { None } else { reason.or(refused_reason) };
         let assignment = current.assignment.map(|held| (held.relay, held.reservation));
         if assignment.is_some() && assignment != assigned {
             assigned = assignment;
             if let Some((assigned_relay, reserved)) = &assigned {
-                say(&format!("the fleet's service has given {assigned_relay}, with {reserved} kept for this edge"));
+                say(&format!(
+                    "the fleet's service has assigned {assigned_relay} and reserved {reserved} for this edge"
+                ));
             }
         }
     }
 }
 
-/// Says when what is known of relays cannot be written down, and when it can be again.
+/// Prints when the state file cannot be written, and when it can be written again.
 pub(super) async fn report_state_file(mut write_error: watch::Receiver<Option<String>>) -> Infallible {
     loop {
         if write_error.changed().await.is_err() {
@@ -329,12 +339,12 @@ pub(super) async fn report_state_file(mut write_error: watch::Receiver<Option<St
         }
         match write_error.borrow_and_update().as_ref() {
             Some(error) => say(&status::state_error_text(error)),
-            None => say("what is known of relays is kept again"),
+            None => say("the state of relays is saved again"),
         }
     }
 }
 
-/// Says what on this host stops the LAN's packets, and when it does not any more.
+/// Prints which firewall rules and settings of this host block packets of the LAN, and when none does anymore.
 pub(super) async fn report_obstructions(obstructions: Option<watch::Receiver<Obstructions>>) -> Infallible {
     let Some(mut obstructions) = obstructions else { pending().await };
     let (mut reported, mut reported_unchecked): (Vec<String>, Vec<String>) = Default::default();
@@ -348,8 +358,8 @@ pub(super) async fn report_obstructions(obstructions: Option<watch::Receiver<Obs
         stops.iter().filter(|line| !reported.contains(line)).for_each(|line| say(line));
         if stops.is_empty() && !reported.is_empty() {
             say(match unchecked.is_empty() {
-                true => "no firewall and no setting of this host stops the LAN's packets any more",
-                false => "nothing of what can be checked stops the LAN's packets",
+                true => "no firewall or setting of this host blocks packets of the LAN anymore",
+                false => "no firewall or setting that can be checked blocks packets of the LAN",
             });
         }
         unchecked.iter().filter(|line| !reported_unchecked.contains(line)).for_each(|line| say(line));
@@ -357,32 +367,32 @@ pub(super) async fn report_obstructions(obstructions: Option<watch::Receiver<Obs
     }
 }
 
-/// Says which link the rest of a LAN's packets takes, at the start and when it is another one.
+/// Prints which link UDP and other packets of the LAN use, at the start and after changes.
 pub(super) async fn report_udp_link(mut udp_link: watch::Receiver<Option<UdpLinkState>>) -> Infallible {
     loop {
         if udp_link.changed().await.is_err() {
             pending::<()>().await;
         }
         if let Some(current) = udp_link.borrow_and_update().as_ref() {
-            say(&format!("UDP and the rest of the LAN pass {}", status::udp_link_text(current)));
+            say(&format!("UDP and other packets of the LAN leave {}", status::udp_link_text(current)));
         }
     }
 }
 
-/// Says when this host's own name queries leave over another link than its routes have it, why, and when they do not any more.
+/// Prints when this host's DNS queries use another link than its routes select, why, and when they use the routes again.
 pub(super) async fn report_name_queries(mut name_queries: watch::Receiver<Option<DnsLinkState>>) -> Infallible {
     let mut reported: Vec<String> = Vec::new();
     loop {
         if name_queries.changed().await.is_err() {
             pending::<()>().await;
         }
-        // A link that changes is followed by others within a moment.
+        // Changes of several links often follow each other within a moment.
         tokio::time::sleep(SETTLE_TIME).await;
         let notices: Vec<String> =
             name_queries.borrow_and_update().iter().flat_map(status::name_query_lines).collect();
         notices.iter().filter(|line| !reported.contains(line)).for_each(|line| say(line));
         if notices.is_empty() && !reported.is_empty() {
-            say("this host's name queries leave as its own routes have it again");
+            say("this host's DNS queries follow its routes again");
         }
         reported = notices;
     }
@@ -393,13 +403,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_of_new_flows_is_that_of_the_newest_one() {
+    fn the_path_of_new_flows_is_that_of_the_newest_flow() {
         let none = FlowStats::default();
         let mut carried = FlowStats { last_relay: Some("fra-1".to_owned()), ..none.clone() };
         carried.carried.insert("fra-1".to_owned(), 1);
         let way = Some(FlowPath::Relay("fra-1".to_owned()));
         assert_eq!(FlowPath::between(&none, &carried), way);
-        // One that has ended says nothing; nor does one that a relay has refused.
+        // A flow that ended, or that a relay refused, shows no path.
         assert_eq!(FlowPath::between(&carried, &FlowStats { open: 1, failed: 1, ..carried.clone() }), None);
         let refused = FlowStats { refused: 1, failed: 1, ..carried.clone() };
         assert_eq!(FlowPath::between(&carried, &refused), Some(FlowPath::Refused));
@@ -411,13 +421,13 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_soon_after_another_one_is_said_later_if_it_lasts() {
+    fn refused_flows_soon_after_a_report_are_reported_later_if_they_last() {
         let (mut reported, began) = (ReportedPath::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);
         let relay = || FlowPath::Relay("fra-1".to_owned());
         assert_eq!(reported.on_flow(at(0), FlowPath::Refused), Some(FlowPath::Refused));
         assert_eq!(reported.on_flow(at(1), relay()), Some(relay()));
-        // Of many flows, each is refused.
+        // Every flow is refused.
         for second in 2..10 {
             assert_eq!(
                 (reported.on_flow(at(second), FlowPath::Refused), reported.refusal_due_at()),
@@ -429,7 +439,7 @@ mod tests {
             (Some(FlowPath::Refused), None)
         );
         assert_eq!((reported.on_flow(at(11), FlowPath::Refused), reported.refusal_due_at()), (None, None));
-        // Some are carried: that is said once, and that others are refused once in ten seconds.
+        // Some flows are carried, which is reported once. Refusals are reported once in ten seconds.
         assert_eq!(reported.on_flow(at(12), relay()), Some(relay()));
         assert_eq!((reported.on_flow(at(13), FlowPath::Refused), reported.refusal_due_at()), (None, Some(at(20))));
         assert_eq!((reported.on_flow(at(14), relay()), reported.refusal_due_at()), (None, None));

@@ -1,6 +1,6 @@
-//! From words to what an edge is: who it is, whom it trusts, which relays it may use, what it asks the service for.
+//! Options of an edge: identity, trusted authorities, relays and settings of the fleet client, built from its arguments.
 //!
-//! Everything that the user wrote and the files that it names are read here, before anything listens.
+//! All arguments are checked and all files that they name are read here, before anything listens.
 
 use std::path::PathBuf;
 
@@ -18,22 +18,22 @@ use super::args::RunArgs;
 use crate::CliError;
 use crate::fleet::unit_state_dir;
 
-/// All of it.
+/// Validated options of an edge.
 pub(super) struct EdgeOptions {
     pub(super) identity: Identity,
     pub(super) credentials: Credentials,
-    /// Where that stands.
+    /// Files of the certificate, for renewal.
     pub(super) member_cert: MemberCert,
     pub(super) trust: ClientTrust,
-    /// The revocation list, there or not.
+    /// Path of the revocation list; the file need not exist.
     pub(super) revocation_path: PathBuf,
     pub(super) config: Config,
     pub(super) fleet: Option<FleetOptions>,
-    /// Where it is kept what is known, of an edge that asks no service.
+    /// State file of an edge without a fleet service.
     pub(super) state_file: Option<StateFile>,
 }
 
-/// What concerns the service.
+/// Options of an edge with a fleet service.
 pub(super) struct FleetOptions {
     pub(super) client: Client,
     pub(super) selector_config: relay_selector::SelectorConfig,
@@ -44,7 +44,9 @@ impl EdgeOptions {
     pub(super) fn from_args(args: &RunArgs) -> Result<Self, CliError> {
         let usage_error = |error: &dyn std::fmt::Display| CliError::usage(error.to_string());
         if args.fleet.is_none() && args.relay.is_empty() {
-            return Err(CliError::usage("say --fleet URL, whose service chooses a relay, or --relay HOST[:PORT]"));
+            return Err(CliError::usage(
+                "no relay is configured: use --fleet URL (its service assigns a relay) or --relay HOST[:PORT]",
+            ));
         }
         let member = args.member_files.read_member(Role::Edge)?;
         let identity = member.identity.clone();
@@ -53,10 +55,10 @@ impl EdgeOptions {
             None => Ok::<_, CliError>(state_dir()?.join(format!("edge-{}.json", identity.name))),
         };
         let revoked = match (&args.fleet, args.revocations.given_path()) {
-            // Without a service nobody brings it.
+            // Without a service the list cannot be downloaded.
             (None, Some(_)) => args.revocations.existing_path(&member)?,
             (Some(_), None) if !args.revocations.path(&member).exists() => {
-                // Each authority's list is a file of its own: a box that changes its fleet begins anew.
+                // The name contains the authority's fingerprint, so that an edge that changes its fleet does not use the old list.
                 let fingerprint = Fingerprint::of(member.credentials.authority()).to_string();
                 default_state_file()?.with_file_name(format!("revoked-{fingerprint:.16}.pem"))
             }
@@ -113,7 +115,7 @@ impl EdgeOptions {
     }
 }
 
-/// Where an edge keeps what it has learnt.
+/// Default directory of the state file.
 fn state_dir() -> Result<PathBuf, CliError> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(unit_dir) = unit_state_dir() {
@@ -123,30 +125,32 @@ fn state_dir() -> Result<PathBuf, CliError> {
         return Ok("/var/lib/marline".into());
     }
     let user_dir = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
-    let user_dir = user_dir
-        .ok_or_else(|| CliError::usage("there is no home directory to keep anything in: say --state-file FILE"))?;
+    let user_dir = user_dir.ok_or_else(|| {
+        CliError::usage("no home directory for the state file: set HOME or use --state-file FILE")
+    })?;
     Ok(user_dir.join("marline"))
 }
 
-/// A relay's name and its place, as `HOST[:PORT]` names them.
+/// Parses `HOST[:PORT]`. The certificate of the relay must be for the host.
 fn parse_relay(relay: &str) -> Result<RelayConfig, CliError> {
     let usage_error = |reason: &dyn std::fmt::Display| CliError::usage(format!("--relay {relay}: {reason}"));
     let (host, port) = split_host_port(relay).map_err(|why| usage_error(&why))?;
-    let server = host.to_owned().try_into().map_err(|_| usage_error(&"it is no name and no address"))?;
+    let server = host.to_owned().try_into().map_err(|_| usage_error(&"neither a DNS name nor an IP address"))?;
     let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let endpoint = authority.parse().map_err(|why: String| usage_error(&why))?;
     Ok(RelayConfig { label: host.to_owned(), server_name: server, endpoints: vec![endpoint], member: None })
 }
 
+/// Splits a host and an optional port. An IPv6 address needs brackets if a port follows.
 fn split_host_port(relay: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = match relay.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.starts_with('[') => {
-            (host, port.parse().map_err(|_| "after the colon stands a port")?)
+            (host, port.parse().map_err(|_| "the text after the colon is not a port")?)
         }
         _ => (relay, DEFAULT_RELAY_PORT),
     };
     Ok((host.trim_start_matches('[').trim_end_matches(']'), port))
 }
 
-/// chosen: free in IANA's registry, and beside HTTPS's.
+/// Chosen because it is unassigned in IANA's registry and similar to the port of HTTPS.
 const DEFAULT_RELAY_PORT: u16 = 4443;

@@ -1,8 +1,8 @@
-//! The links of an edge, steered as `marline paths` does, by a thread of this process.
+//! Path manager of an edge: runs `marline paths` in a thread of this process.
 //!
-//! Steering may fail while the edge carries: another daemon steers, or the kernel refuses. The edge goes on with what the kernel does by
-//! itself, says so in one line, shows it in its status, and tries again until it succeeds. A missing privilege is final. Links need not
-//! be there when the edge starts: steering waits for them.
+//! The path manager may fail while the edge works: another daemon manages the paths, or the kernel refuses. Then the kernel
+//! manages the paths itself; the edge prints a notice, shows the reason in its status, and retries until the path manager
+//! runs. A missing privilege is final. Links need not exist when the edge starts: the path manager waits for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,45 +19,47 @@ use super::run_dir;
 use crate::output::say;
 use crate::{CliError, Command, paths};
 
-/// Whether the links are steered by this process.
+/// Whether this process manages the MPTCP paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PathsThreadState {
-    /// Its thread steers.
+    /// The path manager runs.
     pub(super) active: bool,
-    /// Why not.
+    /// Why the path manager does not run.
     pub(super) reason: Option<String>,
 }
 
-/// An attempt that has ended.
+/// End of one run of the path manager.
 struct AttemptEnded {
     reason: String,
-    /// There will be another one.
+    /// The thread starts the path manager again.
     will_retry: bool,
 }
 
-/// The thread.
+/// Handle of the path manager's thread.
 pub(super) struct PathsThread {
     thread: Option<JoinHandle<()>>,
-    /// The thread begins no further attempt once this is dropped.
+    /// The thread makes no further attempt once this is dropped.
     stop_tx: Option<Sender<()>>,
     ended_rx: Option<mpsc::UnboundedReceiver<AttemptEnded>>,
     run_dir: PathBuf,
     state: watch::Sender<PathsThreadState>,
 }
 
-/// chosen: the links of a box that has just started are there or will be later.
+/// How long the start of the edge waits for the path manager. Chosen so that a host without links at boot starts soon.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: SIGTERM reaches the thread and the edge at the same time; an end that belongs to it is not reported.
+/// Delay before an end of the path manager is reported. SIGTERM reaches the thread and the edge at the same time, and the end
+/// of the whole process needs no notice. Chosen.
 const SIGNAL_GRACE: Duration = Duration::from_millis(500);
-/// chosen: a daemon that is restarted elsewhere needs a second; a cause that lasts costs an attempt a minute.
+/// First and longest pause between attempts, doubled each time. Chosen: another daemon that restarts needs a second, and a
+/// permanent failure costs one attempt per minute.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// The longest pause while a link that the configuration file names is absent. chosen: a modem that has booted is used this soon.
+/// Longest pause while no link can be used. Chosen so that a modem is used soon after it has booted.
 const MAX_PAUSE_WITHOUT_LINKS: Duration = Duration::from_secs(4);
-/// chosen: a person who has repaired something watches the log.
+/// Chosen because an operator who has fixed a problem watches the log.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl PathsThread {
-    /// No thread: `--no-paths`.
+    /// No path manager, for `--no-paths`.
     pub(super) fn none() -> Self {
         let state = PathsThreadState { active: false, reason: Some("--no-paths".to_owned()) };
         Self {
@@ -69,11 +71,11 @@ impl PathsThread {
         }
     }
 
-    /// Starts the thread, and waits until the links are steered, or the first attempt has ended.
+    /// Starts the thread. Waits until the path manager runs or its first attempt has failed, at most [`STARTUP_TIMEOUT`].
     pub(super) fn start(args: &RunArgs, config: Option<&Path>) -> Result<Self, CliError> {
         let mut arguments = vec!["marline".to_owned(), "paths".to_owned(), "run".to_owned(), "--quiet".to_owned()];
         arguments.extend(["--short-queues".to_owned(), "--goal".to_owned(), args.goal.name().to_owned()]);
-        // One word each: a name may begin with a hyphen.
+        // `--link=NAME` in one argument, since an interface name may begin with a hyphen.
         arguments.extend(args.link.iter().map(|link| format!("--link={}", as_optional_link(link))));
         arguments.extend(args.run_dir.iter().map(|dir| format!("--run-dir={}", dir.display())));
         parse_arguments(&arguments)?;
@@ -82,13 +84,13 @@ impl PathsThread {
         let ((running, stop_rx), (ended_tx, mut ended_rx)) = (channel(), mpsc::unbounded_channel());
         let thread_main = move || run_attempts(&arguments, config.as_deref(), &stop_rx, &ended_tx);
         let spawned = std::thread::Builder::new().name("paths".to_owned()).spawn(thread_main);
-        let thread = spawned.map_err(|error| CliError::failed(format!("a thread cannot be started: {error}")))?;
+        let thread = spawned.map_err(|error| CliError::failed(format!("cannot start a thread: {error}")))?;
         let (run_dir, start_time) = (run_dir(args), Instant::now());
         let mut state = PathsThreadState { active: true, reason: None };
         while start_time.elapsed() < STARTUP_TIMEOUT && !is_own_daemon(&run_dir) {
             if let Ok(AttemptEnded { reason, will_retry }) = ended_rx.try_recv() {
-                let retry_text = if will_retry { "; it is tried again" } else { "" };
-                say(&format!("the links are not steered from here: {reason}{retry_text}"));
+                let retry_text = if will_retry { "; the edge keeps trying" } else { "" };
+                say(&format!("MPTCP paths are not managed by this edge: {reason}{retry_text}"));
                 state = PathsThreadState { active: false, reason: Some(reason) };
                 break;
             }
@@ -98,12 +100,12 @@ impl PathsThread {
         Ok(Self { thread: Some(thread), stop_tx: Some(running), ended_rx: Some(ended_rx), run_dir, state })
     }
 
-    /// Whether it steers, at any time.
+    /// Current and future states of the path manager.
     pub(super) fn state(&self) -> watch::Receiver<PathsThreadState> {
         self.state.subscribe()
     }
 
-    /// Reports when the links are not steered any more, and when they are again.
+    /// Prints a notice when the path manager stops and when it runs again.
     pub(super) async fn watch(&mut self) -> std::convert::Infallible {
         let Some(ended_rx) = &mut self.ended_rx else { return std::future::pending().await };
         loop {
@@ -113,15 +115,15 @@ impl PathsThread {
                     let AttemptEnded { reason, will_retry } = match outcome {
                         Some(attempt) => attempt,
                         None if previous.active => AttemptEnded { reason: "its thread has panicked".to_owned(), will_retry: false },
-                        // The first attempt was the last one, and was reported at the start.
+                        // The only attempt has failed, which was reported at the start.
                         None => return std::future::pending().await,
                     };
                     tokio::time::sleep(SIGNAL_GRACE).await;
-                    // A cause that lasts is reported once, whatever number of attempts it ends.
+                    // A permanent cause is reported once, however many attempts fail.
                     if previous.active || previous.reason.as_ref() != Some(&reason) {
-                        let next_step = if will_retry { "it is tried again" } else { "restart the edge to steer them again" };
+                        let next_step = if will_retry { "the edge keeps trying" } else { "restart the edge to manage them again" };
                         say(&format!(
-                            "the links are not steered: {reason}; the kernel alone decides which ones carry; {next_step}"
+                            "MPTCP paths are no longer managed by this edge: {reason}; the kernel alone selects links; {next_step}"
                         ));
                     }
                     self.state.send_replace(PathsThreadState { active: false, reason: Some(reason) });
@@ -132,7 +134,7 @@ impl PathsThread {
                 () = tokio::time::sleep(POLL_INTERVAL), if !previous.active => {
                     let run_dir = self.run_dir.clone();
                     if tokio::task::spawn_blocking(move || is_own_daemon(&run_dir)).await.unwrap_or_default() {
-                        say("the links are steered from here again");
+                        say("MPTCP paths are managed by this edge again");
                         self.state.send_replace(PathsThreadState { active: true, reason: None });
                     }
                 }
@@ -140,12 +142,12 @@ impl PathsThread {
         }
     }
 
-    /// Waits until the thread has put back what it changed. It ends by the signal that ended the edge; `is_signalled` says that there
-    /// was one.
+    /// Waits until the thread has restored the host configuration. The signal that ended the edge also ends the thread;
+    /// without one (`is_signalled` is false), this process sends itself SIGTERM.
     pub(super) fn join(self, is_signalled: bool) {
         let Some(thread) = self.thread else { return };
         drop(self.stop_tx);
-        // An attempt that began after the signal has not seen it.
+        // An attempt that began after the signal has not received it, so the signal is repeated.
         let mut next_signal_at = Instant::now() + if is_signalled { POLL_INTERVAL } else { Duration::ZERO };
         while !thread.is_finished() {
             if Instant::now() >= next_signal_at {
@@ -158,7 +160,7 @@ impl PathsThread {
     }
 }
 
-/// Steers until the edge ends, and again after each failure that may pass.
+/// Runs the path manager until the edge ends, and restarts it after each temporary failure.
 fn run_attempts(
     arguments: &[String],
     config: Option<&Path>,
@@ -172,7 +174,7 @@ fn run_attempts(
         let mut max_pause = longest;
         let (reason, will_retry) =
             match parse_arguments(arguments).and_then(|steering| paths::run(steering, config)) {
-                Ok(()) => ("steering was stopped".to_owned(), false),
+                Ok(()) => ("the path manager was stopped".to_owned(), false),
                 Err(exit) => {
                     if exit.code == CliError::NETWORK {
                         max_pause = MAX_PAUSE_WITHOUT_LINKS;
@@ -180,7 +182,7 @@ fn run_attempts(
                     (exit.message.unwrap_or_default(), exit.code != CliError::PRIVILEGE)
                 }
             };
-        // An edge that ends does not listen any more.
+        // Fails if the edge is ending and has dropped the receiver.
         let _ = ended_tx.send(AttemptEnded { reason, will_retry });
         if started_at.elapsed() > longest {
             pause = shortest;
@@ -192,29 +194,31 @@ fn run_attempts(
     }
 }
 
-/// The terms of a link, which need not be there yet: an edge starts at boot, before its modems.
+/// Adds `later` to a `--link` value, since an edge starts at boot before its modems: a missing link is no error.
 fn as_optional_link(link: &str) -> String {
     let is_optional = link.split(',').any(|part| part == "optional");
     if is_optional { link.to_owned() } else { format!("{link},optional") }
 }
 
-/// A line for each link that is named and not there.
+/// A notice for each named link that does not exist yet.
 fn missing_link_notices(link_args: &[String]) -> Vec<String> {
     let Ok(survey) = list_interfaces() else { return Vec::new() };
     let names = link_args.iter().filter_map(|link| link.split(',').next());
     let missing = names.filter(|name| survey.by_name(name).is_none());
-    missing.map(|name| format!("link {name}: there is no such interface yet; it is used when it comes")).collect()
+    missing.map(|name| format!("link {name}: no such interface yet; it will be used when it appears")).collect()
 }
 
 fn parse_arguments(arguments: &[String]) -> Result<paths::PathsArgs, CliError> {
     let cli = crate::args::parse(arguments.iter().map(Into::into))?;
     match cli.command {
         Command::Paths(steering) => Ok(*steering),
-        _ => Err(CliError::failed("the links cannot be steered")),
+        _ => Err(CliError::failed(
+            "internal error: the arguments of the path manager are not those of `marline paths`",
+        )),
     }
 }
 
-/// Whether this process answers there, and not another daemon that steers. Blocks for as long as that one takes to answer.
+/// Whether the path manager at `run_dir` is this process and not another daemon. Blocks until the daemon responds.
 fn is_own_daemon(run_dir: &Path) -> bool {
     let reply = control::query(run_dir, &ControlRequest::Status { max_connections: Some(0) });
     matches!(reply, Ok(ControlReply::Status(status)) if status.pid == std::process::id())

@@ -1,6 +1,7 @@
-//! `marline edge status`: what an edge that runs says of itself.
+//! `marline edge status`: queries a running edge over its control socket and prints its status.
 //!
-//! In: a question at the edge's ear ([`marline_net::control_socket`]). Out: a table for people, or one JSON object (`docs/json.md`).
+//! The output is a set of tables for people, or one JSON object (`docs/json.md`). This module also defines the status that
+//! the edge sends (see [`marline_net::control_socket`]), and texts that the notices of the edge share.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -23,20 +24,20 @@ use crate::energy::{render_table, to_json};
 use crate::output::print_result;
 use crate::paths::{query_error, run_dirs};
 
-/// Where an edge is asked.
+/// Path of the edge's control socket.
 pub(super) fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("edge.sock")
 }
 
-/// What can be asked.
+/// Request on the control socket.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
 pub(super) enum ControlRequest {
-    /// How it stands.
+    /// Requests the [`EdgeStatus`].
     Status,
 }
 
-/// How an edge stands.
+/// Status of an edge, sent over the control socket and printed as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct EdgeStatus {
     version: String,
@@ -45,41 +46,41 @@ pub(super) struct EdgeStatus {
     edge: String,
     listen_addrs: Vec<String>,
     flows: FlowStats,
-    /// The relays that new flows are led to, the best first.
+    /// Relays for new flows, the best first.
     relays: Vec<RelayReport>,
-    /// None: it asks no service.
+    /// `None` for an edge without a fleet service.
     fleet: Option<FleetStatus>,
     links: Vec<LinkState>,
     /// Links that connections to relays do not use.
     #[serde(default)]
     unused_links: Vec<UnusedLink>,
     steering: PathsThreadState,
-    /// Why what is known of relays is not kept for the next start; none: it is, or that was not asked for.
+    /// Why the state file cannot be written; `None` if it is written or not configured.
     #[serde(default)]
     state_error: Option<String>,
-    /// What becomes of new flows while no relay can be had; none: an edge of an older version does not say.
+    /// Policy for new flows while no relay is available; `None` from an edge of an older version.
     #[serde(default)]
     without_relay: Option<NoRelayPolicy>,
-    /// None: it serves no LAN.
+    /// `None` without a LAN.
     #[serde(default)]
     lan: Option<LanState>,
-    /// None: it serves no LAN.
+    /// `None` without a LAN.
     #[serde(default)]
     udp_link: Option<UdpLinkState>,
-    /// None: it serves no LAN.
+    /// `None` without a LAN.
     #[serde(default)]
     name_queries: Option<DnsLinkState>,
 }
 
-/// A relay, and what its failure means.
+/// Status of a relay with the reason of its failure and a remedy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct RelayReport {
     #[serde(flatten)]
     relay: RelayStatus,
-    /// The failure as a word for programs; none: it carries, or the failure is not recognized.
+    /// Reason code of the failure; `None` if the relay works or the failure is not recognized.
     #[serde(default)]
     reason: Option<String>,
-    /// What an operator can do.
+    /// Remedy for the operator.
     #[serde(default)]
     remedy: Option<String>,
 }
@@ -96,20 +97,20 @@ impl From<RelayStatus> for RelayReport {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct LanState {
     interfaces: Vec<String>,
-    /// The table that keeps it closed, which outlasts a crash, is in force.
+    /// The nftables table that blocks the LAN from the outside, also after a crash, is active.
     closed: bool,
-    /// What on this host stops its packets, and what helps, a line each.
+    /// Firewall rules and settings of this host that block packets of the LAN, with a remedy; one line each.
     #[serde(default)]
     obstructions: Vec<String>,
-    /// What of this host could not be checked for that, and why, a line each.
+    /// Parts of the host configuration that could not be checked for obstructions, and why; one line each.
     #[serde(default)]
     unchecked: Vec<String>,
 }
 
-/// What does not change while it runs.
+/// Parts of the status that are fixed at the start, or that are watched outside of [`Edge`].
 pub(super) struct EdgeInfo {
     pub(super) lan: Vec<String>,
-    /// None: it serves no LAN.
+    /// `None` without a LAN.
     pub(super) obstructions: Option<watch::Receiver<Obstructions>>,
     pub(super) without_relay: NoRelayPolicy,
     pub(super) steering: watch::Receiver<PathsThreadState>,
@@ -149,15 +150,15 @@ impl EdgeStatus {
     }
 }
 
-/// Asks and prints.
+/// Queries a running edge and prints its status.
 pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), CliError> {
     let status = query_status(run_dir).map_err(|error| {
         let CliError { code, message: line } = query_error(&error);
         let leftover = matches!(error, ControlError::NotRunning { .. }).then(gateway::leftover_firewall).flatten();
         let lan_text = leftover.map_or_else(String::new, |leftover| {
             format!(
-                "; the LAN at {} is kept closed (nft table inet marline-lan) since an edge has crashed: start it again, or \
-                 `marline restore` puts this host back",
+                "; an edge has crashed and the LAN at {} stays blocked (nft table inet marline-lan): start the edge again, or run \
+                 `marline restore`",
                 leftover.lan.join(", ")
             )
         });
@@ -167,7 +168,7 @@ pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), CliError>
     print_result(&text)
 }
 
-/// The first edge that answers; otherwise why the likeliest one does not.
+/// Status of the first edge that responds; otherwise the error of the first run directory.
 fn query_status(run_dir: Option<&Path>) -> Result<EdgeStatus, ControlError> {
     let mut run_dirs = run_dirs(run_dir).into_iter();
     let query = |dir: &Path| query_daemon("marline edge", &socket(dir), &ControlRequest::Status);
@@ -190,8 +191,7 @@ fn render(status: &EdgeStatus) -> String {
         text += &fleet_text(fleet);
     }
     let are_failing = status.relays.iter().map(|relay| relay.relay.failing);
-    let mut rows =
-        vec![string_row(&["relay", "state", "reaches", "measured", "round trip", "flows", "sent", "received"])];
+    let mut rows = vec![string_row(&["relay", "state", "rate", "measured", "RTT", "flows", "sent", "received"])];
     rows.extend(status.relays.iter().map(|relay| &relay.relay).enumerate().map(|(index, relay)| {
         let measured = status
             .fleet
@@ -228,17 +228,17 @@ fn render(status: &EdgeStatus) -> String {
     }
     if let Some(no_relay_policy) = status.without_relay {
         let prefix = if are_failing.clone().all(|is_failing| is_failing) {
-            "no relay can be had:"
+            "no relay is available:"
         } else {
             "without a relay"
         };
         text += &format!("{prefix} new flows {}\n\n", no_relay_policy.description(status.lan.is_some()));
     }
     if status.links.is_empty() {
-        return text + "no link: what is sent stays on this machine\n";
+        return text + "no link: this host has no usable network link\n";
     }
     let all_bytes: u64 = status.links.iter().map(total_bytes).fold(0, u64::saturating_add);
-    let header = ["link", "state", "sent", "received", "share", "up now", "down now", "most up", "bytes"];
+    let header = ["link", "state", "sent", "received", "share", "up now", "down now", "peak up", "cost"];
     let mut rows = vec![string_row(&header)];
     rows.extend(status.links.iter().map(|link| {
         let share = if all_bytes == 0 { 0.0 } else { 100.0 * total_bytes(link) as f64 / all_bytes as f64 };
@@ -281,21 +281,21 @@ fn render(status: &EdgeStatus) -> String {
         text += &format!("\nlink {} is not used: {}\n", printable(&unused.name), printable(&unused.reason));
     }
     if let Some(reason) = status.steering.reason.as_ref().filter(|_| !status.steering.active) {
-        text += &format!("\nthe links are not steered from here: {}\n", printable(reason));
+        text += &format!("\nMPTCP paths are not managed by this edge: {}\n", printable(reason));
     }
     if let Some(error) = &status.state_error {
         text += &format!("\n{}\n", state_error_text(&printable(error)));
     }
     if let Some(LanState { interfaces, closed, obstructions: stops, unchecked }) = &status.lan {
         let state =
-            if *closed { "closed to the outside, after a crash as well" } else { "NOT closed after a crash" };
+            if *closed { "blocked from the outside, also after a crash" } else { "NOT blocked after a crash" };
         text += &format!("\nLAN {}: {state} (nft table inet marline-lan)\n", interfaces.join(", "));
         for line in stops.iter().chain(unchecked) {
             text += &format!("{}\n", printable(line));
         }
     }
     if let Some(udp_link) = &status.udp_link {
-        text += &format!("\nUDP and the rest of the LAN pass {}\n", udp_link_text(udp_link));
+        text += &format!("\nUDP and other packets of the LAN leave {}\n", udp_link_text(udp_link));
     }
     for line in status.name_queries.iter().flat_map(name_query_lines) {
         text += &format!("\n{line}\n");
@@ -303,31 +303,32 @@ fn render(status: &EdgeStatus) -> String {
     text
 }
 
-/// A link without MPTCP, in a line; `instead` is one with it.
+/// Line about a link over which MPTCP is stripped; `alternative` is a link with MPTCP.
 pub(super) fn mptcp_stripped_text(link: &str, alternative: Option<&str>) -> String {
     let alternative = alternative
-        .map_or_else(String::new, |alternative_link| format!("; flows begin over {}", printable(alternative_link)));
+        .map_or_else(String::new, |alternative_link| format!("; flows start over {}", printable(alternative_link)));
     format!(
-        "MPTCP is stripped over {link}, by the provider or a firewall: this link does not add to the others{alternative}"
+        "MPTCP is stripped over {link}, by the provider or a firewall: this link does not add capacity{alternative}"
     )
 }
 
-/// A relay without MPTCP, in a line.
+/// Line about a relay without MPTCP.
 pub(super) fn relay_without_mptcp_text(relay: &str) -> String {
     format!(
-        "relay {relay}: MPTCP is switched off there, or stripped over each link: a flow uses one link (on the relay: sysctl \
-         net.mptcp.enabled=1)"
+        "relay {relay}: MPTCP is disabled on the relay or stripped over every link, so each flow uses one link (on the relay: \
+         sysctl net.mptcp.enabled=1)"
     )
 }
 
-/// A state file that cannot be written, in a line.
+/// Line about a state file that cannot be written.
 pub(super) fn state_error_text(error: &str) -> String {
     format!(
-        "{error}: what is known of relays is not kept for the next start; make room there, or name another file with --state"
+        "{error}: the state of relays is not saved for the next start; free disk space, or use another file with --state-file"
     )
 }
 
-/// What a link does not do over which connections do not begin; of each relay, whether it fails. While no relay can be reached, flows that go directly have shown it.
+/// Describes the failure of a link over which connections cannot start. `relays` has for each relay whether it fails. If all
+/// fail, direct flows have shown the failure, so the text does not mention the relay.
 pub(super) fn link_failure_text(mut relays: impl Iterator<Item = bool>) -> &'static str {
     if relays.all(|is_failing| is_failing) { "does not carry new connections" } else { "does not reach the relay" }
 }
@@ -336,16 +337,16 @@ fn total_bytes(link: &LinkState) -> u64 {
     link.sent_bytes.saturating_add(link.received_bytes)
 }
 
-/// Which way the rest of a LAN's packets takes, and why.
+/// Link of UDP and other packets of the LAN, and the reason, as the end of a sentence.
 pub(super) fn udp_link_text(udp_link: &UdpLinkState) -> String {
     let link = udp_link
         .link
         .as_ref()
-        .map_or_else(|| "by the host's own default route".to_owned(), |link| format!("over {}", printable(link)));
+        .map_or_else(|| "by the default route of the host".to_owned(), |link| format!("over {}", printable(link)));
     format!("{link}: {}", udp_link.reason.describe())
 }
 
-/// Over which links this host's own name queries leave, and why, where that is not as its routes have it; a line each.
+/// Lines about DNS queries of this host that use another link than its routes select, with the reason.
 pub(super) fn name_query_lines(name_queries: &DnsLinkState) -> Vec<String> {
     let line = |family_text: &str, route: &DnsLinkOverride| {
         let DnsLinkOverride { link, instead_of, why } = route;
@@ -357,7 +358,7 @@ pub(super) fn name_query_lines(name_queries: &DnsLinkState) -> Vec<String> {
         let (verb, refused) =
             if kernel_error.is_empty() { ("leave", kernel_error) } else { ("should leave", kernel_error) };
         format!(
-            "this host's name queries{family_text} {verb} over {link} instead of {usual_link}: {}{refused}",
+            "this host's DNS queries{family_text} {verb} over {link} instead of {usual_link}: {}{refused}",
             why.describe()
         )
     };
@@ -373,19 +374,19 @@ pub(super) fn name_query_lines(name_queries: &DnsLinkState) -> Vec<String> {
 fn link_state(link: &LinkState) -> &'static str {
     match (link.up, link.unresponsive) {
         (false, _) => "down",
-        (true, true) => "silent",
+        (true, true) => "unresponsive",
         (true, false) => "up",
     }
 }
 
 fn fleet_text(fleet: &FleetStatus) -> String {
     let assignment = match (&fleet.assignment, fleet.reason) {
-        (Some(held), _) => format!("has given {} with {}", held.relay, held.reservation),
+        (Some(held), _) => format!("has assigned {} and reserved {}", held.relay, held.reservation),
         (None, Some(reason)) if fleet.waiting => {
-            format!("has given no relay ({}): new flows wait until one has room", reason.as_str())
+            format!("has assigned no relay ({}): new flows wait until a relay has capacity", reason.as_str())
         }
-        (None, Some(reason)) => format!("has given no relay ({})", reason.as_str()),
-        (None, None) => "was not asked yet".to_owned(),
+        (None, Some(reason)) => format!("has assigned no relay ({})", reason.as_str()),
+        (None, None) => "has not been queried yet".to_owned(),
     };
     match &fleet.error {
         Some(error) => {
@@ -398,6 +399,7 @@ fn fleet_text(fleet: &FleetStatus) -> String {
     }
 }
 
+/// Cell for an unknown value.
 fn dash() -> String {
     "-".to_owned()
 }
@@ -413,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_queries_that_leave_over_another_link_have_a_line_with_the_reason() {
+    fn dns_queries_over_another_link_have_a_line_with_the_reason() {
         let route =
             |link: &str, why| Some(DnsLinkOverride { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
         assert_eq!(name_query_lines(&DnsLinkState::default()), [""; 0]);
@@ -422,7 +424,7 @@ mod tests {
             v6: route("wlan0", DnsLinkReason::DnsUnanswered),
             ..DnsLinkState::default()
         };
-        let line = "this host's name queries leave over wlan0 instead of eth0: its name servers do not answer, and those of another \
+        let line = "this host's DNS queries leave over wlan0 instead of eth0: its name servers do not answer, and those of another \
                     link do";
         assert_eq!(name_query_lines(&both), [line]);
         let each = DnsLinkState {
@@ -431,8 +433,8 @@ mod tests {
             ..both
         };
         let lines = name_query_lines(&each);
-        assert!(lines[0].starts_with("this host's name queries by IPv4 should leave over wlan0"), "{lines:?}");
-        let line = "this host's name queries by IPv6 should leave over wwan0 instead of eth0: it is down; the kernel refuses: no such device";
+        assert!(lines[0].starts_with("this host's DNS queries by IPv4 should leave over wlan0"), "{lines:?}");
+        let line = "this host's DNS queries by IPv6 should leave over wwan0 instead of eth0: it is down; the kernel refuses: no such device";
         assert_eq!(lines[1], line);
     }
 }

@@ -1,27 +1,28 @@
-//! Device models as files: what a phone's radios draw, who measured it, and how sure that is.
+//! Loader of device energy models: built-in models by name, and model files by path.
 //!
-//! A name in, a [`ModelFile`] out. What stands in a file is [`marline_core::energy::Written`]'s business.
+//! A model describes the power of a device's radios, who measured it, and how reliable the figures are. The format of a file is
+//! defined by [`marline_core::energy::ModelSpec`].
 //!
-//! 1. What is wrong in a file is refused with its name and line.
-//! 2. A name is one of the models that come with the program; whatever has a `/` or a `.` in it is a file.
+//! 1. An invalid file is rejected with its name and the line of the mistake.
+//! 2. A text with a `/` or a `.` is a path; every other text is the name of a built-in model.
 
 use std::path::Path;
 
 use marline_core::energy::{BUILT_IN, Model, ModelOrigin, ModelSpec};
 
-/// A device model with where it comes from.
+/// A device energy model with its origin.
 #[derive(Clone, Debug)]
 pub(super) struct LoadedModel {
-    /// What decides.
+    /// The model that counts energy.
     pub(super) model: Model,
-    /// Where it comes from.
+    /// Device, source and reliability of the figures.
     pub(super) origin: ModelOrigin,
 }
 
-/// The model of this name, or in this file.
+/// Loads the built-in model of this name, or the model file at this path.
 ///
 /// # Errors
-/// One line: the name is no model's (with those that are), or the file cannot be read or is wrong.
+/// One line: the name is unknown (with the known names), or the file cannot be read or is invalid.
 pub(super) fn load(name: &str) -> Result<LoadedModel, String> {
     if let Some((name, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
         return parse(text, name, name);
@@ -29,22 +30,23 @@ pub(super) fn load(name: &str) -> Result<LoadedModel, String> {
     if !name.contains(['/', '.']) {
         let names: Vec<&str> = built_in_names().collect();
         return Err(format!(
-            "`{name}` is no energy model: {}; a file of your own is named with its path, such as ./{name}.toml",
+            "unknown energy model `{name}`: use {}, or a file with its path, such as ./{name}.toml",
             names.join(", ")
         ));
     }
     let path = Path::new(name);
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}: no energy model"))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}: cannot read the energy model"))?;
     let stem = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy());
     parse(&text, &stem, name)
 }
 
-/// The models that come with the program, the default first.
+/// Names of the built-in models, the default first.
 pub(super) fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
-/// What stands in the file; `shown` is what messages call it.
+/// Parses a model file; errors begin with `display_name`.
 fn parse(text: &str, name: &str, display_name: &str) -> Result<LoadedModel, String> {
     let file: ModelSpec = toml::from_str(text).map_err(|error| {
         let error_start = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -64,20 +66,20 @@ mod tests {
     use marline_core::units::{Bitrate, DataSize, Power};
 
     #[test]
-    fn every_model_that_comes_along_is_understood() {
+    fn every_built_in_model_is_valid() {
         for name in built_in_names() {
             let file = load(name).unwrap();
             assert_eq!(file.model.name(), name);
             assert!(file.model.radios().count() > 0);
             let ModelOrigin { published, fitted, from_memory: memory, assumed, .. } = file.origin;
-            assert!(published.or(fitted).or(memory).or(assumed).is_some(), "{name} does not say what is sure");
+            assert!(published.or(fitted).or(memory).or(assumed).is_some(), "{name} does not state its reliability");
         }
         let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/models")).unwrap();
         assert_eq!(files.count(), BUILT_IN.len());
     }
 
     #[test]
-    fn fixed_costs_are_those_of_the_papers() {
+    fn the_energy_of_a_single_packet_is_that_of_the_papers() {
         for (name, kind, joules) in [
             ("greenbag", LinkKind::Lte, 15.12),
             ("greenbag", LinkKind::Wifi, 0.0),
@@ -106,9 +108,10 @@ mod tests {
         assert_eq!(typical.radios().count(), 4);
     }
 
-    /// Table 7.1: seconds and joules for 250 MB; single links, then Algorithm 3 with half of it on each.
+    /// Table 7.1 of the multi-link HTTP thesis: seconds and joules for 250 MB over single links, then with Algorithm 3, which
+    /// transfers half of it over each link.
     #[test]
-    fn the_thesiss_phones_draw_what_its_tables_say() {
+    fn the_phones_of_the_thesis_have_the_energy_of_its_tables() {
         let mbps = |seconds: f64| Bitrate::from_bits_per_sec((2e9 / seconds) as u64);
         for (name, wifi, lte, both, within) in [
             ("thesis-s6", (26.06, 58.68), (52.97, 103.10), (16.68, 75.53), 0.02),
@@ -133,7 +136,7 @@ mod tests {
         let is_close = |found: Bitrate, kbps: u64| found.bits_per_sec().abs_diff(kbps * 1000) <= kbps * 60;
         let model = load("emptcp-s3").unwrap().model;
         let base = EnergyInfoBase::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
-        // The first threshold of all, 43, fits no line.
+        // The first threshold of the table, 43, does not fit any linear model and is left out.
         for (lte, below, above) in
             [(500, None, 234), (1000, Some(134), 502), (1500, Some(209), 803), (2000, Some(304), 1070)]
         {
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn up_is_as_down_unless_it_is_said() {
+    fn the_uplink_curve_defaults_to_the_downlink_curve() {
         let text = "device='d'\nsource='s'\nconfidence='50%'\n[radio.lte]\ndown={base='1W',per_bit='2nJ/bit'}\n";
         let radio = *parse(text, "m", "m").unwrap().model.radio(LinkKind::Lte).unwrap();
         assert_eq!((radio.up, radio.gap, radio.idle), (radio.down, RadioModel::GAP, Power::ZERO));
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_of_the_guide_is_understood_and_names_every_key() {
+    fn the_sample_in_the_guide_is_valid_and_has_every_key() {
         let guide = include_str!("../../../../docs/energy.md");
         let sample = guide.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
         let model = parse(sample, "sample", "docs/energy.md").unwrap().model;
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_in_one_line() {
+    fn an_invalid_model_is_rejected_in_one_line() {
         let head = "device='d'\nsource='s'\nconfidence='50%'\n";
         let radio = "[radio.lte]\ndown={base='1W',per_bit='2nJ/bit'}\n";
         for (text, says) in [
@@ -203,9 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_answered_with_those_that_are() {
+    fn the_error_for_an_unknown_model_lists_the_known_ones() {
         let error = load("grenbag").unwrap_err();
-        assert!(error.starts_with("`grenbag` is no energy model: typical, greenbag, huang2012"), "{error}");
+        assert!(error.starts_with("unknown energy model `grenbag`: use typical, greenbag, huang2012"), "{error}");
         assert!(load("./absent.toml").unwrap_err().starts_with("./absent.toml: No such file"));
     }
 }

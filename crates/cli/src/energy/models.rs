@@ -1,6 +1,6 @@
-//! Device models as people and programs read them.
+//! Output of device energy models as tables or JSON.
 //!
-//! Numbers in JSON carry their unit in the name; the papers' mW per Mbit/s are nanojoules per bit.
+//! JSON fields have their unit in the name. The papers' mW per Mbit/s are equal to nanojoules per bit.
 
 use marline_core::energy::{ModelOrigin, PowerCurve, PowerStage, RadioModel};
 use serde::Serialize;
@@ -9,14 +9,14 @@ use super::model_file::{self, LoadedModel};
 use super::{DEFAULT_MODEL, render_table, to_json};
 use crate::CliError;
 
-/// The list of models.
+/// The list of built-in models.
 pub(super) fn render_list(as_json: bool) -> Result<String, CliError> {
     let models: Vec<LoadedModel> =
         model_file::built_in_names().map(model_file::load).collect::<Result<_, _>>().map_err(CliError::failed)?;
     if as_json {
         return to_json(&models.iter().map(ModelJson::new).collect::<Vec<_>>());
     }
-    let mut rows = vec![["MODEL", "RADIOS", "SURE", "DEVICE"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["MODEL", "RADIOS", "CONFIDENCE", "DEVICE"].map(str::to_owned).to_vec()];
     for file in &models {
         let kinds: Vec<&str> = file.model.radios().map(|(kind, _)| kind.name()).collect();
         let confidence = file.origin.confidence.to_string();
@@ -30,7 +30,7 @@ pub(super) fn render_list(as_json: bool) -> Result<String, CliError> {
     Ok(text)
 }
 
-/// One model, whole.
+/// One model with all its figures.
 pub(super) fn render_model(file: &LoadedModel, as_json: bool) -> Result<String, CliError> {
     if as_json {
         return to_json(&ModelJson::new(file));
@@ -39,7 +39,7 @@ pub(super) fn render_model(file: &LoadedModel, as_json: bool) -> Result<String, 
     let mut rows = vec![
         vec![model.name().to_owned(), origin.device.clone()],
         vec!["source".into(), origin.source.clone()],
-        vec!["sure".into(), origin.confidence.to_string()],
+        vec!["confidence".into(), origin.confidence.to_string()],
     ];
     let remarks = [
         ("published", &origin.published),
@@ -52,7 +52,7 @@ pub(super) fn render_model(file: &LoadedModel, as_json: bool) -> Result<String, 
     }
     let concurrent = model.concurrent();
     if !model.platform().is_zero() {
-        rows.push(vec!["platform".into(), format!("{} all the time", model.platform())]);
+        rows.push(vec!["platform".into(), format!("{} continuously", model.platform())]);
     }
     if !concurrent.shared_base.is_zero() {
         rows.push(vec!["shared".into(), format!("{} less for each further active radio", concurrent.shared_base)]);
@@ -97,7 +97,7 @@ fn stages_text(stages: &[PowerStage]) -> String {
     if parts.is_empty() { "-".into() } else { parts.join(" + ") }
 }
 
-/// A model as JSON (`docs/json.md`).
+/// JSON form of a model (`docs/json.md`).
 #[derive(Serialize)]
 struct ModelJson<'a> {
     name: &'a str,
@@ -126,7 +126,7 @@ struct RadioJson {
 struct DrawJson {
     base_w: f64,
     nj_per_bit: f64,
-    /// From this rate on each bit costs the other price.
+    /// Rate from which each further bit costs `second_slope_nj_per_bit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     second_slope_from_mbps: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_shown_with_its_figures_and_what_is_sure_of_them() {
+    fn a_model_is_printed_with_its_figures_and_its_confidence() {
         let text = render_model(&model_file::load("greenbag").unwrap(), false).unwrap();
         for part in
             ["GreenBag, RTSS 2013, Table I", "100%", "2022.2mW + 16.720nJ/bit", "1350.0mW × 11.2000s", "15.120J"]
@@ -196,7 +196,7 @@ mod tests {
         let text = render_model(&model_file::load("emptcp-s3").unwrap(), false).unwrap();
         assert!(text.contains("298.4mW less for each further active radio"), "{text}");
         let text = render_model(&model_file::load("thesis-s7").unwrap(), false).unwrap();
-        assert!(text.contains("700.0mW all the time") && text.contains("5.960nJ/bit more"), "{text}");
+        assert!(text.contains("700.0mW continuously") && text.contains("5.960nJ/bit more"), "{text}");
     }
 
     #[test]

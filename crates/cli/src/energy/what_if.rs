@@ -1,12 +1,10 @@
-//! A recorded download on other devices.
+//! `marline energy what-if`: computes the energy of a recorded download on other devices, per link and radio state.
 //!
-//! In: a log of `--trace` and one or more models. Out: joules per link and per state of its radio, for each model.
-//!
-//! 1. The log is read once, however many models there are.
-//! 2. What is counted is what `marline get` counts: the same function is told of the same records, so that a log and the
-//!    report of its run agree.
-//! 3. Times stay as they were: a device that needs longer to wake up would have shifted the transfer, and a log cannot
-//!    know how.
+//! 1. The log is read once, for any number of models.
+//! 2. The energy is counted by the same code and from the same inputs as in `marline get`, so that the result for a log agrees
+//!    with the report of its run.
+//! 3. Times are those of the log. A device with a longer promotion would have delayed the transfer, but a log does not show
+//!    how.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -22,19 +20,19 @@ use super::{render_table, to_json};
 use crate::CliError;
 use crate::decision_log::{self, LogReader, MachineConfig, MachineInput, MachineOutput};
 
-/// Counts the log at `path` under every model.
+/// Computes the energy of the log at `path` with every model.
 pub(super) fn run(path: &Path, models: Vec<Model>, as_json: bool) -> Result<String, CliError> {
     let report = count_log(decision_log::open(path)?, models)
         .map_err(|(line, problem)| CliError::failed(format!("{}:{line}: {problem}", path.display())))?;
     if as_json { to_json(&report) } else { Ok(render(&report)) }
 }
 
-/// What came out (`docs/json.md`).
+/// Result for all models (`docs/json.md`).
 #[derive(Debug, Serialize)]
 struct WhatIfReport {
-    /// The newest time of the log.
+    /// Last time in the log.
     seconds: f64,
-    /// The line at which the log breaks off, because the run was killed.
+    /// Number of the incomplete last line, if the run was killed.
     truncated_at: Option<u64>,
     models: Vec<ModelResult>,
 }
@@ -42,7 +40,7 @@ struct WhatIfReport {
 #[derive(Debug, Serialize)]
 struct ModelResult {
     model: String,
-    /// Null: the model describes none of the links.
+    /// Null if the model has no radio for any of the links.
     energy_j: Option<f64>,
     platform_j: f64,
     links: Vec<LinkResult>,
@@ -53,7 +51,7 @@ struct LinkResult {
     name: String,
     kind: &'static str,
     bytes: u64,
-    /// Null: the model describes no such radio.
+    /// Null if the model has no radio of this kind.
     energy_j: Option<f64>,
     energy: Option<LinkEnergy>,
 }
@@ -65,12 +63,13 @@ fn count_log(log: impl BufRead, models: Vec<Model>) -> Result<WhatIfReport, (u64
         for meter in &mut meters {
             match &record {
                 Record::Start { config: MachineConfig::Paths(_), .. } => {
-                    // Its bytes are only seen where the policy looked: what it knows of joules it tells itself.
-                    let problem = "this is a log of `marline paths`: `marline paths status` says what its run drew";
+                    // The log has bytes only at the times when the policy sampled the counters, which is too coarse. The
+                    // daemon reports its energy itself.
+                    let problem = "this is a log of `marline paths`, which has no energy data: see `marline paths status` instead";
                     return Err((log.line_number(), problem.to_owned()));
                 }
                 Record::Start { config: MachineConfig::Accel(_), .. } => {
-                    let problem = "this is a log of `marline accel`, which knows nothing of joules";
+                    let problem = "this is a log of `marline accel`, which has no energy data";
                     return Err((log.line_number(), problem.to_owned()));
                 }
                 Record::Start { .. }
@@ -136,16 +135,16 @@ fn render(report: &WhatIfReport) -> String {
             }
             rows.push(row);
         }
-        let total = model.energy_j.map_or_else(|| "nothing known".into(), |joules| format!("{joules:.2} J"));
-        text += &format!("{}: {total} in {:.2} s and its tails", model.model, report.seconds);
+        let total = model.energy_j.map_or_else(|| "unknown".into(), |joules| format!("{joules:.2} J"));
+        text += &format!("{}: {total} in {:.2} s plus tails", model.model, report.seconds);
         if model.platform_j > 0.0 {
-            text += &format!(", {:.2} J of it the device without its radios", model.platform_j);
+            text += &format!(", of which {:.2} J without radios", model.platform_j);
         }
         text += "\n";
         text += &render_table(&rows);
     }
     if let Some(line) = report.truncated_at {
-        text += &format!("\nThe log breaks off in line {line} (the run was killed).\n");
+        text += &format!("\nThe log is truncated at line {line} (the run was killed).\n");
     }
     text
 }
@@ -155,7 +154,7 @@ mod tests {
     use super::*;
     use crate::energy::model_file;
 
-    /// A download of 1 MB over LTE in two seconds, half of it each; a cable is there as well.
+    /// A download of 1 MB over LTE in two seconds; there is an Ethernet link as well, which is not used.
     fn log() -> String {
         let mut text = String::new();
         let mut line = |json: String| text += &(json + "\n");
@@ -180,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_counted_by_hand_and_by_machine_alike() {
+    fn the_energy_of_a_log_is_equal_to_a_calculation_by_hand() {
         let counted = count_log(log().as_bytes(), models(&["greenbag", "thesis-s7"])).unwrap();
         assert!((counted.seconds - 2.5).abs() < 1e-9);
         let greenbag = &counted.models[0];
         let lte = &greenbag.links[0];
         assert_eq!((lte.name.as_str(), lte.kind, lte.bytes), ("wwan0", "lte", 1_000_000));
-        // 2 s at 2022.2 mW, 8 Mbit at 16.72 nJ, and the tail.
+        // 2 s at 2022.2 mW, 8 Mbit at 16.72 nJ/bit, and the tail.
         let active = 2.0 * 2.0222 + 8e6 * 16.72e-9;
         assert!((lte.energy.unwrap().active_j - active).abs() < 1e-6);
         assert!((lte.energy_j.unwrap() - active - 15.12).abs() < 1e-6);
@@ -199,27 +198,27 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_as_one_table_per_model() {
+    fn the_result_is_one_table_per_model() {
         let text = render(&count_log(log().as_bytes(), models(&["greenbag", "thesis-s7"])).unwrap());
         let expected = "\
-greenbag: 19.30 J in 2.50 s and its tails
+greenbag: 19.30 J in 2.50 s plus tails
 LINK   KIND      CARRIED  PROMOTION          ACTIVE  TAIL     IDLE    ALL
 wwan0  lte       1.0MB    0.00 J             4.18 J  15.12 J  0.00 J  19.30 J
 eth0   ethernet  0B       not in this model
 
-thesis-s7: 2.64 J in 2.50 s and its tails, 1.75 J of it the device without its radios
+thesis-s7: 2.64 J in 2.50 s plus tails, of which 1.75 J without radios
 ";
         assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]
-    fn a_log_that_breaks_off_counts_up_to_there() {
+    fn a_truncated_log_is_counted_up_to_its_last_complete_line() {
         let whole = log();
         let text = &whole[..whole.len() - 10];
         let counted = count_log(text.as_bytes(), models(&["greenbag"])).unwrap();
         assert_eq!(counted.truncated_at, Some(whole.lines().count() as u64));
         assert!(render(&counted).ends_with("(the run was killed).\n"));
         let (line, what) = count_log("no log\n".as_bytes(), models(&["greenbag"])).unwrap_err();
-        assert!(line == 1 && what.starts_with("this is no log of marline"), "{what}");
+        assert!(line == 1 && what.starts_with("not a decision log of marline"), "{what}");
     }
 }

@@ -1,8 +1,9 @@
-//! `marline fleet ca`: an authority by hand: make it, let somebody in, take somebody back, see who is in.
+//! `marline fleet ca`: administration of the certificate authority: create it, issue, revoke and list certificates.
 //!
-//! 1. Tokens are for boxes: the key is made where it stays, and the certificate renewed by machines.
-//! 2. Certificates by hand are for operators, and for those who cannot enrol.
-//! 3. A token and paths go to standard output, for scripts; keys never.
+//! 1. Enrolment tokens are for edges and relays: the private key is generated on the member's host and stays there, and the
+//!    certificate is renewed automatically.
+//! 2. Certificates issued here are for operators and for members that cannot enrol.
+//! 3. Tokens and paths go to standard output, for scripts; keys never do.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,17 +25,19 @@ pub(super) const AFTER_HELP: &str = "\
 Examples:
   marline fleet ca init --name 'Example fleet'
   marline fleet ca token --role edge --name cam-7
-      One line of text, good once and for an hour, with which the box gets a certificate for itself.
+      Print an enrolment token: one line, valid once and for an hour, with which the edge gets its
+      certificate.
   marline fleet ca token --role relay --name fra-1 --address fra-1.example.org --address 192.0.2.7
   marline fleet ca issue operator ann --out ~/marline
-      ann.pem, ann.key and ca.pem, for a person's machine.
+      Write ann.pem, ann.key and ca.pem for an operator.
   marline fleet ca revoke --role edge cam-7
   marline fleet ca list --json | jq -r '.[] | select(.state == \"valid\") | .identity'
 
-The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. ca.key in it is the fleet: keep a copy where nobody
-else gets it. docs/fleet.md tells about all files.
+The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. Its ca.key is the
+secret of the whole fleet: keep a backup where nobody else has access. docs/fleet.md describes all
+files.
 
-Exit codes: 0 done, 1 failed, 64 wrong usage, 77 not permitted.";
+Exit codes: 0 success, 1 failure, 64 wrong usage, 77 not permitted.";
 
 /// `marline fleet ca`.
 #[derive(Debug, Args)]
@@ -45,72 +48,72 @@ pub(super) struct CaArgs {
 
 #[derive(Debug, Subcommand)]
 enum CaCommand {
-    /// Make an authority; or finish one whose making was interrupted.
+    /// Create a certificate authority, or complete an interrupted creation.
     Init {
         #[command(flatten)]
         ca_dir_args: CaDirArgs,
-        /// What the authority is called in its certificate.
+        /// Name of the authority in its certificate.
         #[arg(long, value_name = "NAME", default_value = "marline fleet")]
         name: String,
     },
-    /// Print a token that brings a box one certificate.
+    /// Print an enrolment token, with which a new member gets one certificate.
     Token {
-        /// What the box may do: edge, relay, fleet or operator.
+        /// Role of the member: edge, relay, fleet or operator.
         #[arg(long, value_name = "ROLE")]
         role: Role,
-        /// Which one it is.
+        /// Name of the member.
         #[arg(long, value_name = "NAME")]
         name: Name,
-        /// Where a relay or the fleet is reached: a DNS name or an IP address, without a port; repeat for more.
+        /// Public DNS name or IP address of a relay or fleet service, without a port; repeat for more.
         #[arg(long, value_name = "HOST")]
         address: Vec<Address>,
-        /// How long the token can be used.
+        /// Lifetime of the token.
         #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_positive_duration)]
         valid: Duration,
-        /// How long the certificate lives; boxes renew theirs in time.
+        /// Lifetime of the certificate; edges and relays renew it in time.
         #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_positive_duration)]
         certificate_valid: Duration,
         #[command(flatten)]
         ca_dir_args: CaDirArgs,
     },
-    /// Write a certificate, and unless --csr is given its key, into files.
+    /// Write a certificate and, unless --csr is given, its private key to files.
     Issue {
-        /// What its owner may do: edge, relay, fleet or operator.
+        /// Role of the member: edge, relay, fleet or operator.
         #[arg(value_name = "ROLE")]
         role: Role,
-        /// Who its owner is.
+        /// Name of the member.
         #[arg(value_name = "NAME")]
         name: Name,
-        /// Where a relay or the fleet is reached: a DNS name or an IP address, without a port; repeat for more.
+        /// Public DNS name or IP address of a relay or fleet service, without a port; repeat for more.
         #[arg(long, value_name = "HOST")]
         address: Vec<Address>,
-        /// How long the certificate lives.
+        /// Lifetime of the certificate.
         #[arg(long, value_name = "TIME", default_value = "90d", value_parser = parse_positive_duration)]
         valid: Duration,
-        /// Where NAME.pem, NAME.key and ca.pem are written; for a relay revoked.pem as well.
+        /// Directory for NAME.pem, NAME.key and ca.pem, and for a relay also revoked.pem.
         #[arg(long, value_name = "DIR", default_value = ".")]
         out: PathBuf,
-        /// Certify the key of this request (PKCS #10, PEM or DER) instead of a new one; names in it do not count.
+        /// Certify the key of this request (PKCS #10, PEM or DER) instead of a new one; names in the request are ignored.
         #[arg(long, value_name = "FILE")]
         csr: Option<PathBuf>,
         #[command(flatten)]
         ca_dir_args: CaDirArgs,
     },
-    /// Take back one certificate, or all of somebody.
+    /// Revoke one certificate, or all certificates of a member.
     Revoke {
-        /// Whose certificates.
+        /// Name of the member whose certificates are revoked.
         #[arg(value_name = "NAME", requires = "role", conflicts_with = "serial")]
         name: Option<Name>,
-        /// What the owner may do: edge, relay, fleet or operator.
+        /// Role of the member: edge, relay, fleet or operator.
         #[arg(long, value_name = "ROLE", requires = "name")]
         role: Option<Role>,
-        /// Only the certificate with this number, as `list` shows it.
+        /// Revoke only the certificate with this serial number, as shown by `list`.
         #[arg(long, value_name = "HEX")]
         serial: Option<Serial>,
         #[command(flatten)]
         ca_dir_args: CaDirArgs,
     },
-    /// Show all certificates, and how each one stands.
+    /// List all certificates and their states.
     List {
         /// Print one JSON array.
         #[arg(long)]
@@ -120,17 +123,17 @@ enum CaCommand {
     },
 }
 
-/// Where the authority is.
+/// Option for the directory of the authority.
 #[derive(Debug, Args)]
 struct CaDirArgs {
-    /// The authority's directory [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
+    /// Directory of the authority [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
     #[arg(long, value_name = "DIR")]
     ca_dir: Option<PathBuf>,
 }
 
 impl CaDirArgs {
     fn authority_dir(&self) -> Result<PathBuf, CliError> {
-        path(self.ca_dir.clone(), "--dir")
+        path(self.ca_dir.clone(), "--ca-dir")
     }
 
     fn open(&self) -> Result<Authority, CliError> {
@@ -138,12 +141,11 @@ impl CaDirArgs {
     }
 }
 
-/// The directory that was named by `option`, or the usual one.
+/// The directory that `option` named, or the default directory of the authority.
 pub(super) fn path(given: Option<PathBuf>, option: &str) -> Result<PathBuf, CliError> {
     let default = || default_authority_dir(rustix::process::geteuid().is_root(), config::config_dir());
-    let no_home = || {
-        CliError::usage(format!("there is no home directory to look in: say where the authority is with {option}"))
-    };
+    let no_home =
+        || CliError::usage(format!("no home directory: set the directory of the authority with {option}"));
     given.or_else(default).ok_or_else(no_home)
 }
 
@@ -151,7 +153,7 @@ fn default_authority_dir(is_root: bool, config: Option<PathBuf>) -> Option<PathB
     if is_root { Some("/etc/marline/ca".into()) } else { Some(config?.join("ca")) }
 }
 
-/// Does what was asked for.
+/// Runs a subcommand of `marline fleet ca`.
 pub(super) fn run(args: CaArgs) -> Result<(), CliError> {
     let now = UtcSeconds::now();
     match args.command {
@@ -168,7 +170,7 @@ pub(super) fn run(args: CaArgs) -> Result<(), CliError> {
                 (Some(name), Some(role), None) => ca_dir_args.open()?.revoke_name(&Identity { role, name }, now),
                 _ => {
                     return Err(CliError::usage(
-                        "say what to revoke: --role ROLE NAME, or --serial HEX; see `marline fleet ca revoke --help`",
+                        "nothing to revoke is named: use --role ROLE NAME, or --serial HEX; see `marline fleet ca revoke --help`",
                     ));
                 }
             };
@@ -185,8 +187,11 @@ fn init_authority(dir: &Path, name: &str, now: UtcSeconds) -> Result<(), CliErro
         error => to_cli_error(error),
     })?;
     print_result(&format!("{}\n", dir.join("ca.pem").display()))?;
-    say(&format!("SHA-256 {}, until {}", authority.fingerprint(), authority.not_after()));
-    say(&format!("{} is the fleet's secret: keep a copy where nobody else gets it", dir.join("ca.key").display()));
+    say(&format!("SHA-256 {}, valid until {}", authority.fingerprint(), authority.not_after()));
+    say(&format!(
+        "{} is the secret of the fleet: keep a backup where nobody else has access",
+        dir.join("ca.key").display()
+    ));
     say(&format!("next: marline fleet run --ca-dir {} --listen ADDRESS:4444 --address HOST", dir.display()));
     Ok(())
 }
@@ -200,12 +205,12 @@ fn print_token(
     let token = ca_dir_args.open()?.create_token(grant, lifetime, now).map_err(to_cli_error)?;
     print_result(&format!("{}\n", token.reveal()))?;
     say(&format!(
-        "good once, until {}: whoever has it first is {}",
+        "valid once, until {}: the first host that uses the token becomes {}",
         now.saturating_add(lifetime),
         grant.identity()
     ));
     say(
-        "next: marline fleet enroll --fleet https://HOST:4444, where it is to be used, with the token on standard input",
+        "next: on the new member's host, run marline fleet enroll --fleet https://HOST:4444 with the token on standard input",
     );
     Ok(())
 }
@@ -222,7 +227,7 @@ fn issue_certificate(
     let authority = ca_dir_args.open()?;
     files.check_can_write(authority.certificate(), request.is_none()).map_err(to_cli_error)?;
     std::fs::create_dir_all(out).map_err(|error| CliError::failed(format!("{}: {error}", out.display())))?;
-    // What is in the way is found before anything is issued.
+    // Before a certificate is issued, so that an existing file or a missing permission does not waste one.
     let revoked =
         (grant.identity().role == Role::Relay).then(|| write_revocations(&authority, &files)).transpose()?;
     let (chain, key) = match &request {
@@ -237,7 +242,7 @@ fn issue_certificate(
     let written = paths.into_iter().chain([revoked.as_ref()]);
     let lines: String = written.flatten().map(|path| format!("{}\n", path.display())).collect();
     print_result(&lines)?;
-    say(&format!("{} until {}, serial {}", grant.identity(), chain.record.not_after, chain.record.serial));
+    say(&format!("{}, valid until {}, serial {}", grant.identity(), chain.record.not_after, chain.record.serial));
     say(&format!(
         "next: {}",
         credentials::next_command(grant.identity().role, &files.certificate, "https://HOST:4444")
@@ -245,7 +250,7 @@ fn issue_certificate(
     Ok(())
 }
 
-/// The list of the revoked, beside a relay's files: it begins with one.
+/// Writes the revocation list beside a relay's files, since a relay does not start without one.
 fn write_revocations(authority: &Authority, files: &MemberFiles) -> Result<PathBuf, CliError> {
     let (source, target) = (authority.crl_path(), files.authority.with_file_name("revoked.pem"));
     let text = std::fs::read_to_string(&source);
@@ -270,7 +275,7 @@ fn cert_template(
         .map_err(|error| CliError::usage(error.to_string()))
 }
 
-/// One certificate, for programs.
+/// One certificate in the JSON output.
 #[derive(Serialize)]
 struct CertificateRow {
     #[serde(flatten)]
@@ -296,6 +301,7 @@ fn list_certificates(ca_dir_args: &CaDirArgs, as_json: bool, now: UtcSeconds) ->
     print_result(&render_table(&lines))
 }
 
+/// Maps an error of the authority to an exit code.
 pub(super) fn to_cli_error(error: CaError) -> CliError {
     let code = if error.is_not_permitted() { CliError::PRIVILEGE } else { CliError::FAILED };
     CliError::new(code, error.to_string())
@@ -306,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_authority_is_the_systems_for_root_and_else_the_users() {
+    fn the_default_authority_is_in_etc_for_root_and_in_the_home_directory_for_others() {
         assert_eq!(
             default_authority_dir(true, Some("/home/ann/.config/marline".into())),
             Some("/etc/marline/ca".into())

@@ -1,6 +1,7 @@
-//! `marline fleet enroll`: a box becomes a member by a token.
+//! `marline fleet enroll`: turns this host into a fleet member with an enrolment token.
 //!
-//! The token comes from a file or from standard input, and from no argument: everybody on the machine may read those.
+//! The token is read from a file or from standard input. It is never an argument, since every user of the host can read the
+//! arguments of a process.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -18,26 +19,27 @@ use crate::{CliError, credentials};
 pub(super) const AFTER_HELP: &str = "\
 Examples:
   marline fleet ca token --role edge --name cam-7 | ssh cam-7 marline fleet enroll --fleet https://fleet.example.org:4444
-      NAME.pem, NAME.key, ca.pem and revoked.pem here; the key never leaves this machine.
+      Write NAME.pem, NAME.key, ca.pem and revoked.pem to the current directory; the key never
+      leaves the new member's host.
   marline fleet enroll --fleet https://fleet.example.org:4444 --token-file token --out /etc/marline/relay
 
-The service is known by the fingerprint in the token. A token is good once.";
+The fingerprint in the token authenticates the service. A token can be used once.";
 
 /// `marline fleet enroll`.
 #[derive(Debug, Args)]
 pub(super) struct EnrollArgs {
-    /// The service.
+    /// URL of the fleet service.
     #[arg(long, value_name = "URL")]
     fleet: String,
-    /// Where the token stands, as `marline fleet ca token` printed it; -: standard input.
+    /// File with the token that `marline fleet ca token` printed; `-` reads standard input.
     #[arg(long, value_name = "FILE", default_value = "-")]
     token_file: PathBuf,
-    /// Where the files are written.
+    /// Directory for certificate, key, CA certificate and revocation list.
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
 }
 
-/// A token has some hundred bytes.
+/// Bytes that are read at most; a token has a few hundred.
 const MAX_TOKEN: u64 = 16 * 1024;
 
 pub(super) fn run(args: &EnrollArgs) -> Result<(), CliError> {
@@ -45,15 +47,15 @@ pub(super) fn run(args: &EnrollArgs) -> Result<(), CliError> {
     check_output_dir(&args.out)?;
     let member = new_runtime()?.block_on(enrol_member(&args.fleet, &token, &args.out)).map_err(to_cli_error)?;
     print_result(&format!("{}\n", member.files.certificate.display()))?;
-    say(&format!("this machine is {} until {}", member.identity, member.not_after));
+    say(&format!("this host is now {}, valid until {}", member.identity, member.not_after));
     if member.trusts_others {
         say(&format!(
-            "{} was there and is kept, and it trusts other authorities than the service does: compare it with the service's ca.pem",
+            "{} existed already and was kept, but it trusts other authorities than the service does: compare it with the service's ca.pem",
             member.files.authority.display()
         ));
     }
     if let Err(error) = member.revocation_list {
-        say(&format!("the list of revoked certificates was not fetched: {error}"));
+        say(&format!("the revocation list could not be downloaded: {error}"));
     }
     say(&format!(
         "next: {}",
@@ -62,13 +64,11 @@ pub(super) fn run(args: &EnrollArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// A place for the files, before the token is spent.
+/// Creates the output directory and checks that it is writable, before the token is used up.
 fn check_output_dir(out: &Path) -> Result<(), CliError> {
     let created = std::fs::create_dir_all(out);
     let created = created.and_then(|()| Ok(rustix::fs::access(out, Access::WRITE_OK | Access::EXEC_OK)?));
-    created.map_err(|error| {
-        CliError::usage(format!("--out {}: {error}; the token is as good as before", out.display()))
-    })
+    created.map_err(|error| CliError::usage(format!("--out {}: {error}; the token was not used", out.display())))
 }
 
 fn read_token(args: &EnrollArgs) -> Result<String, CliError> {
@@ -80,7 +80,7 @@ fn read_token(args: &EnrollArgs) -> Result<String, CliError> {
     }
     let bytes = read_secret(&args.token_file).map_err(|error| CliError::usage(format!("--token-file {error}")))?;
     String::from_utf8(bytes)
-        .map_err(|_| CliError::usage(format!("--token-file {}: no text", args.token_file.display())))
+        .map_err(|_| CliError::usage(format!("--token-file {}: not a text file", args.token_file.display())))
 }
 
 fn to_cli_error(error: EnrolmentError) -> CliError {

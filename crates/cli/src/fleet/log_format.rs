@@ -1,10 +1,10 @@
-//! What relays, edges and the service say by themselves where nobody has asked for a log (`MARLINE_LOG`): a service that does not
-//! answer, a list that cannot be read, a certificate that ends.
+//! Default log of relays, edges and the fleet service when `MARLINE_LOG` is not set.
 //!
-//! In: events. Out: lines for people on standard error, as the programs' own.
+//! It prints log events that need the operator's attention (a service that does not respond, an unreadable revocation list,
+//! an expiring certificate) on standard error, in the same format as notices.
 //!
-//! 1. Only what is told once and has to be done something about: [`DEFAULT_FILTER`] names the modules whose rule that is.
-//! 2. What a command says in its own words (`tell`) is not said twice.
+//! 1. [`DEFAULT_FILTER`] names the modules that log such an event once and not repeatedly.
+//! 2. Modules whose events the commands print as notices of their own are not in the filter, so that nothing appears twice.
 
 use std::fmt;
 
@@ -15,20 +15,20 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Rule 1.
+/// Modules and levels of the default log.
 const DEFAULT_FILTER: &str = "off,marline_fleet::renew=info,marline_fleet::relay::heartbeat=info,marline_fleet::relay::trust=warn,marline_fleet::relay::audit=warn,\
                      marline_fleet::service::leader_election=warn,marline_fleet::service::coordinator=warn,marline_fleet::edge::trust=warn,\
                      marline_paths::gateway=warn";
 
-/// From now on.
+/// Installs the default log.
 pub(crate) fn init_default_log() {
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(EnvFilter::new(DEFAULT_FILTER)).with_writer(|| LogWriter);
-    // Somebody else's log, in a test, has all of it.
+    // Fails if a test has installed its own subscriber, which then receives all events.
     let _ = subscriber.event_format(NoticeFormat).try_init();
 }
 
-/// `marline: WORDS`.
+/// Formats an event like a notice: `marline: MESSAGE`, without time, level and target.
 struct NoticeFormat;
 
 impl<S, N> FormatEvent<S, N> for NoticeFormat
@@ -50,9 +50,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    /// A module that was renamed would fall silent without an error.
+    /// A renamed module would no longer match the filter, without any error.
     #[test]
-    fn the_modules_that_are_named_exist() {
+    fn the_modules_of_the_default_filter_exist() {
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for target in super::DEFAULT_FILTER
             .split(',')

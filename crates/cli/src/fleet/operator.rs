@@ -1,8 +1,10 @@
-//! `marline fleet status`, `watch` and `drain`: what an operator asks the service, and tells it.
+//! `marline fleet status`, `watch` and `drain`: requests of an operator to the fleet service.
 //!
-//! 1. An operator asks: his files are as everybody's ([`crate::credentials`]).
-//! 2. A service that is not reached is exit code 69, one that refuses 1, and 77 if it is for want of a role.
-//! 3. While no process of the service leads, the one that is asked still says how it stands itself, and why.
+//! 1. The operator authenticates with a certificate, like every other member ([`crate::credentials`]).
+//! 2. Exit codes: 69 if the service cannot be reached, 77 if the operator's role does not permit the request, 1 if the service
+//!    refuses it otherwise.
+//! 3. While no process of the service is the leader, the process that receives the request still reports its own state and the
+//!    reason.
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,10 +24,10 @@ use crate::energy::{render_table, to_json};
 use crate::output::{print_result, say};
 use crate::paths::repeat;
 
-/// Which service, and who asks.
+/// Options for the service and the operator's credentials.
 #[derive(Debug, Args)]
 pub(super) struct OperatorArgs {
-    /// The service.
+    /// URL of the fleet service.
     #[arg(long, value_name = "URL")]
     fleet: String,
     #[command(flatten)]
@@ -38,13 +40,13 @@ impl OperatorArgs {
     }
 }
 
-/// How the fleet stands.
+/// Status of the fleet. Serialises to the output of `--json`.
 #[derive(Serialize)]
 struct FleetOverview {
     service: ServiceStatus,
     relays: Vec<RelaySummary>,
     edges: Vec<EdgeSummary>,
-    /// Why relays and edges are not known.
+    /// Why relays and edges are unknown.
     #[serde(skip)]
     members_error: Option<String>,
 }
@@ -55,7 +57,7 @@ async fn fetch_overview(client: &mut Client) -> Result<FleetOverview, CliError> 
         async |client: &mut Client| Ok((client.get("/v1/relays").await?, client.get("/v1/edges").await?));
     match fetch_members(client).await {
         Ok((relays, edges)) => Ok(FleetOverview { service, relays, edges, members_error: None }),
-        // Rule 3.
+        // No leader: only the state of this process is known.
         Err(ClientError::Refused(problem)) if problem.title == "not-leading" => {
             Ok(FleetOverview { service, relays: vec![], edges: vec![], members_error: Some(problem.detail) })
         }
@@ -69,7 +71,7 @@ pub(super) fn status(operator_args: &OperatorArgs, as_json: bool) -> Result<(), 
     print_result(&if as_json { to_json(&fleet)? } else { render(&fleet) })?;
     fleet
         .members_error
-        .map_or(Ok(()), |reason| Err(CliError::failed(format!("relays and edges are not known: {reason}"))))
+        .map_or(Ok(()), |reason| Err(CliError::failed(format!("relays and edges are unknown: {reason}"))))
 }
 
 pub(super) fn watch(operator_args: &OperatorArgs) -> Result<(), CliError> {
@@ -90,20 +92,21 @@ pub(super) fn drain(
     let path = format!("/v1/relays/{relay}/drain");
     let result: DrainReply = block_on(async { client.post(&path, &request).await })?.map_err(to_cli_error)?;
     if !result.known {
-        say(&format!("{relay} has not announced itself; it will be told when it does"));
+        say(&format!("relay {relay} is not connected; it will be drained when it announces itself"));
     }
     if !result.durable {
-        say("the service's store does not answer: this does not outlast the service");
+        say("the store of the service does not answer: the drain is lost when the service restarts");
     }
     Ok(())
 }
 
 fn render(fleet: &FleetOverview) -> String {
     let now = UtcSeconds::now();
-    let mut rows = vec![string_row(&["relay", "state", "free", "of", "share", "edges", "heard", "certificate"])];
+    let mut rows =
+        vec![string_row(&["relay", "state", "free", "capacity", "share", "edges", "last seen", "certificate"])];
     rows.extend(fleet.relays.iter().map(|relay| {
         let state = match relay {
-            RelaySummary { healthy: false, .. } => "silent",
+            RelaySummary { healthy: false, .. } => "unresponsive",
             RelaySummary { draining: true, .. } => "draining",
             _ => "ok",
         };
@@ -120,7 +123,16 @@ fn render(fleet: &FleetOverview) -> String {
         ]
     }));
     let mut text = service_line(&fleet.service) + "\n" + &render_table(&rows) + "\n";
-    let mut rows = vec![string_row(&["edge", "relay", "reserved", "uses", "alone", "to", "heard", "certificate"])];
+    let mut rows = vec![string_row(&[
+        "edge",
+        "relay",
+        "reserved",
+        "throughput",
+        "best link",
+        "destination",
+        "last seen",
+        "certificate",
+    ])];
     rows.extend(fleet.edges.iter().map(|edge| {
         let no_relay = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.as_str()));
         vec![
@@ -140,34 +152,34 @@ fn render(fleet: &FleetOverview) -> String {
     for (role, name, addresses) in relays.chain(edges).filter(|(_, _, addresses)| !addresses.is_empty()) {
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         text += &format!(
-            "\n{role} {name}: its certificate is used by several processes at the same time, at {}: enrol all but one under names of \
-             their own\n",
+            "\n{role} {name}: several processes use its certificate at the same time, at {}: enrol all but one of them under other \
+             names\n",
             addresses.join(" and ")
         );
     }
     text
 }
 
-/// Where an edge's flows go. Before the first one it says a name that cannot be (RFC 6761 §6.4).
+/// Destination of an edge's flows. Before its first flow an edge reports a name below `.invalid` (RFC 6761 section 6.4).
 fn origin_text(origin: &Endpoint) -> String {
     let text = origin.to_string();
     let is_none = text.rsplit_once(':').is_some_and(|(host, _)| host.ends_with(".invalid"));
     if is_none { "-".to_owned() } else { text }
 }
 
-/// Who matches, and where the store is.
+/// One line with leader, epoch, region and store of the service, and a second one with its error.
 fn service_line(service: &ServiceStatus) -> String {
     let epoch = service.epoch.map_or_else(String::new, |epoch| format!(", epoch {epoch}"));
     let leader_text = match (service.is_leader, &service.leader_address) {
-        (true, _) => format!("{} matches", service.name),
+        (true, _) => format!("{} is the leader", service.name),
         (false, Some(address)) if !address.is_empty() => {
-            format!("{} answers, {} matches", service.name, printable(address))
+            format!("{} responds, {} is the leader", service.name, printable(address))
         }
-        (false, _) => format!("{} answers, nobody is known to match", service.name),
+        (false, _) => format!("{} responds, the leader is unknown", service.name),
     };
     let region = service.region.as_ref().map_or_else(String::new, |region| format!(", region {region}"));
     let error_text =
-        service.error.as_ref().map_or_else(String::new, |trouble| format!("\ntrouble: {}", printable(trouble)));
+        service.error.as_ref().map_or_else(String::new, |trouble| format!("\nerror: {}", printable(trouble)));
     format!("{leader_text}{epoch}{region}, store {}{error_text}\n", printable(&service.store))
 }
 
@@ -179,16 +191,17 @@ fn age_text(millis: u64) -> String {
     format!("{} s ago", millis / 1000)
 }
 
-/// How long a certificate is good for.
+/// Remaining lifetime of a certificate.
 fn time_left(not_after: Option<&str>, now: UtcSeconds) -> String {
     let Some(ends) = not_after.and_then(|ends| ends.parse::<UtcSeconds>().ok()) else { return "-".to_owned() };
     match ends.since_epoch().saturating_sub(now.since_epoch()).as_secs() {
-        0 => "ended".to_owned(),
+        0 => "expired".to_owned(),
         seconds if seconds < 86_400 => format!("{} h", seconds / 3600),
         seconds => format!("{} d", seconds / 86_400),
     }
 }
 
+/// Maps an error of the fleet client to an exit code.
 fn to_cli_error(error: ClientError) -> CliError {
     let code = match &error {
         ClientError::Url(_) => CliError::USAGE,
@@ -201,7 +214,7 @@ fn to_cli_error(error: ClientError) -> CliError {
 
 pub(super) fn new_runtime() -> Result<tokio::runtime::Runtime, CliError> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))
+    built.map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, CliError> {
@@ -213,29 +226,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_of_a_certificate_is_shown_in_days_and_at_the_end_in_hours() {
+    fn the_lifetime_left_is_shown_in_days_and_on_the_last_day_in_hours() {
         let now: UtcSeconds = "2026-10-02T12:00:00Z".parse().unwrap();
         let of = |ends| time_left(ends, now);
         assert_eq!(of(Some("2026-11-01T12:00:00Z")), "30 d");
         assert_eq!(of(Some("2026-10-03T11:59:59Z")), "23 h");
-        assert_eq!((of(Some("2026-10-02T12:00:00Z")).as_str(), of(None).as_str()), ("ended", "-"));
+        assert_eq!((of(Some("2026-10-02T12:00:00Z")).as_str(), of(None).as_str()), ("expired", "-"));
     }
 
     #[test]
-    fn what_redis_says_of_the_leader_adds_no_line_and_no_escape_sequence() {
+    fn the_leader_address_from_redis_adds_no_line_and_no_escape_sequence() {
         let service = ServiceStatus {
             name: "f1".parse().unwrap(),
             store: "redis://h:1".into(),
             region: None,
             is_leader: false,
-            leader_address: Some("f2:4444\r\n\u{1b}[2Jtrouble: none\u{202e}".into()),
+            leader_address: Some("f2:4444\r\n\u{1b}[2Jerror: none\u{202e}".into()),
             epoch: Some(3),
             error: Some("a\nb".into()),
         };
         assert_eq!(
             service_line(&service),
-            "f1 answers, f2:4444\\u000d\\u000a\\u001b[2Jtrouble: none\\u202e matches, epoch 3, store redis://h:1\n\
-             trouble: a\\u000ab\n"
+            "f1 responds, f2:4444\\u000d\\u000a\\u001b[2Jerror: none\\u202e is the leader, epoch 3, store redis://h:1\n\
+             error: a\\u000ab\n"
         );
     }
 }

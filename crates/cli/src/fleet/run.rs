@@ -1,13 +1,15 @@
-//! `marline fleet run`: from words to a service that matches edges with relays until it is stopped.
+//! `marline fleet run`: sets up the fleet service from its arguments and runs it until it is stopped.
 //!
-//! 1. Everything that the user wrote and the files that it names are read before anything listens.
-//! 2. A service without a certificate of its own makes one for itself, whose key is nowhere but in memory, and a new one before
-//!    that ends.
-//! 3. A store that is shared may be away: the service begins without it, and says so. A file of its own must be there.
-//! 4. A password is in a file or in the environment, and nowhere else. One that was written elsewhere is not repeated.
-//! 5. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
-//! 6. SIGHUP has certificate, key, revocation list and the store's password and authority read again.
-//! 7. What is said goes to standard error, one line each.
+//! 1. All arguments and the files that they name are read before anything listens.
+//! 2. Without `--certificate` the service issues a certificate for itself, whose key exists only in memory, and renews it in
+//!    time.
+//! 3. A shared store may be unreachable at the start: the service starts without it, with a notice. A local store file must be
+//!    usable.
+//! 4. The password of the store is read from a file or the environment only. If it was written into the URL by mistake, errors
+//!    do not repeat it.
+//! 5. SIGTERM and SIGINT stop the service: it finishes pending requests and accepts no new ones. No stream depends on it.
+//! 6. SIGHUP reloads certificate, key, revocation list, and the password and authority of the store.
+//! 7. Notices go to standard error, one line each.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -47,99 +49,107 @@ Examples:
 
   marline fleet run --listen 0.0.0.0:4444 --address f2.example.org --store redis://10.0.0.1:6379 --store-password-file pw
 
-Without --certificate the service makes a certificate for itself, and renews it.
+Without --certificate the service issues and renews a certificate for itself.
 
-Relays and edges announce themselves, again after a restart as well: only what operators said, tokens that were spent and a few
-numbers are in the store. Processes that share Redis answer alike, and one of them matches; the password may also stand in
-MARLINE_STORE_PASSWORD. docs/fleet.md tells how edges are matched, docs/fleet-api.json describes the API (OpenAPI).
+Relays and edges announce themselves, also after a restart of the service, so the store contains
+only drains, used tokens and a few numbers. Several processes may share one Redis: all of them
+answer requests, and one of them, the leader, assigns relays. The password of Redis can also be
+set by MARLINE_STORE_PASSWORD. docs/fleet.md explains how relays are assigned, docs/fleet-api.json
+describes the API (OpenAPI).
 
-Exit codes: 0 stopped, 1 failed, 64 wrong usage, 77 not permitted.";
+Exit codes: 0 stopped, 1 failure, 64 wrong usage, 77 not permitted.";
 
-/// Words of `marline fleet run`.
+/// Arguments of `marline fleet run`.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// Listen here; may be given several times.
+    /// Listen here; repeat for more.
     #[arg(long, required = true, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
-    /// The authority's directory [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
+    /// Directory of the authority [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
     #[arg(long, value_name = "DIR")]
     ca_dir: Option<PathBuf>,
     #[command(flatten)]
     certificate: CertificateArgs,
-    /// Where the service is reached, for the certificate that it makes: a DNS name or an IP address, without a port; repeat for
-    /// more [default: the addresses that it listens on].
+    /// Public DNS name or IP address of the service, without a port, for the certificate that it issues for itself; repeat for
+    /// more [default: the addresses of --listen].
     #[arg(long, value_name = "HOST", conflicts_with = "certificate")]
     address: Vec<Address>,
-    /// What it is called in that certificate.
+    /// Name of the service in that certificate.
     #[arg(long, value_name = "NAME", default_value = "fleet", conflicts_with = "certificate")]
     name: Name,
-    /// What has to outlast it: a file, or Redis (7 or newer) for several processes, as redis://HOST:PORT, rediss:// for TLS;
-    /// several nodes with commas between them are a cluster [default: fleet.redb in the authority's directory].
+    /// Persistent store: a file, or a Redis URL (redis:// or rediss://) [default: fleet.redb in the authority's directory].
+    ///
+    /// Redis 7 or newer lets several processes of the service share the store: redis://HOST:PORT, or rediss:// for TLS.
+    /// Several nodes separated by commas form a cluster.
     #[arg(long, value_name = "FILE|URL")]
     store: Option<Secret>,
-    /// The password of Redis, the first line of this file.
+    /// Read the password of Redis from the first line of FILE.
     #[arg(long, value_name = "FILE", requires = "store")]
     store_password_file: Option<PathBuf>,
-    /// The authority of Redis's certificate, for rediss:// [default: the system's].
+    /// Certificate authority of the Redis server, for rediss:// [default: those of the system].
     #[arg(long, value_name = "FILE", requires = "store")]
     store_ca_file: Option<PathBuf>,
-    /// Whose relays and edges these are: processes with the same store and region answer for the same ones.
+    /// Region of this service; processes with the same store and region manage the same relays and edges.
     #[arg(long, value_name = "NAME", default_value = "default")]
     region: Name,
-    /// Where the other processes reach this one [default: the first --address or --listen, with the port it listens on].
+    /// Address at which the other processes of the service reach this one [default: the first --address or --listen, with the
+    /// port of the listener].
     #[arg(long, value_name = "HOST:PORT", requires = "store")]
     peer: Option<Endpoint>,
-    /// How long requests are gathered before they are matched.
+    /// Time during which requests are collected before relays are assigned to all of them together; at most 1 s.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_positive_duration)]
     batch_window: Duration,
-    /// The share of each relay that is left for bursts.
+    /// Share of the capacity of each relay that is kept free for bursts.
     #[arg(long, value_name = "SHARE", default_value = "10%")]
     burst_headroom: Ratio,
-    /// How often all edges are matched anew.
+    /// Interval at which relays are reassigned for all edges.
     #[arg(long, value_name = "TIME", default_value = "30min", value_parser = parse_positive_duration)]
     reallocation_interval: Duration,
 }
 
-/// chosen: a month, and a new one with a third of it left.
+/// Lifetime of the service's own certificate. Chosen: one month.
 const CERT_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
+/// Age at which the own certificate is renewed: a third of the lifetime is left.
 const CERT_RENEWAL_AGE: Duration = Duration::from_secs(20 * 86_400);
-/// chosen: a clock that was set at the start of a machine makes nobody wait for longer.
+/// Chosen: if the clock is set after the start, peers reject the certificate for at most this long.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// chosen: a request that waits for its window has its answer.
+/// Longest time for pending requests at shutdown. Chosen: longer than the largest batch window.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves until stopped.
+/// Runs the service until a termination signal or a fatal error.
 pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     drop_privileges(Daemon::Fleet);
     let descriptors = marline_net::rlimit::raise_nofile_limit();
     let args = Arc::new(args);
     let config = coordinator_config(&args)?;
-    let dir = ca::path(args.ca_dir.clone(), "--ca")?;
+    let dir = ca::path(args.ca_dir.clone(), "--ca-dir")?;
     let store_url = parse_store_url(&args, &dir)?;
     let is_shared = matches!(store_url, StoreUrl::Redis(_));
-    // Without the authority's key the service signs nothing, and needs a certificate that was issued elsewhere.
+    // Without the authority's key the service cannot sign, so it needs a certificate that was issued elsewhere.
     let authority = Authority::open_read_only(&dir).map_err(ca::to_cli_error)?;
     if !authority.can_sign() {
         if !args.certificate.is_given() {
+            // Opening with the key fails, with the reason as error message.
             return Authority::open(&dir).map(drop).map_err(ca::to_cli_error);
         }
-        say("the authority's key is not here: certificates are neither issued nor renewed by this service");
+        say("the key of the authority is missing: this service neither issues nor renews certificates");
     }
     let cli_error = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let identity_source = IdentitySource::from_args(&args, &authority)?;
     let mut roles = vec![Role::Edge, Role::Relay, Role::Operator];
     if is_shared {
-        // The processes that share it ask each other.
+        // Processes that share a store send each other requests.
         roles.push(Role::Fleet);
     }
     let clients = ClientAuth { roles, allow_unauthenticated: true };
     if is_shared {
-        // Whatever the port will be.
+        // Only the check counts here; the port is not known yet.
         peer_endpoint(&args, 1)?;
     }
     let store = open_store(&args, store_url)?;
     check_listen_addrs(&args.listen)?;
-    // Last of all: each one is a line that stays, and who is started again and again must not fill the list with them.
+    // After all other checks, because each issued certificate stays in the authority's list: a service that fails at its start
+    // and is restarted repeatedly must not fill the list.
     let (credentials, member_cert) = identity_source.credentials(&authority)?;
     let peer = credentials.peer().map_err(|error| cli_error(&error))?;
     let trust = TrustStore::with_clients(credentials.clone(), &authority.crl_path(), clients)
@@ -184,7 +194,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     })
 }
 
-/// Rule 4: the library that reads words would repeat them.
+/// Parses `--store` here and not with clap, whose errors would repeat a password in the URL.
 fn parse_store_url(args: &RunArgs, dir: &Path) -> Result<StoreUrl, CliError> {
     let Some(store) = &args.store else { return Ok(StoreUrl::File(dir.join("fleet.redb"))) };
     store.expose().parse().map_err(|error| CliError::usage(format!("--store: {error}")))
@@ -197,7 +207,7 @@ fn open_store(args: &RunArgs, store_url: StoreUrl) -> Result<Box<dyn Store>, Cli
             if args.store_password_file.is_some() || args.store_ca_file.is_some() || args.peer.is_some() =>
         {
             Err(CliError::usage(
-                "--store-password-file, --store-ca-file and --peer are for a store of several: redis://HOST:PORT",
+                "--store-password-file, --store-ca-file and --peer need a shared store: --store redis://HOST:PORT",
             ))
         }
         StoreUrl::File(path) => Ok(Box::new(EmbeddedStore::open(&path).map_err(|error| cli_error(&error))?)),
@@ -209,7 +219,7 @@ fn open_store(args: &RunArgs, store_url: StoreUrl) -> Result<Box<dyn Store>, Cli
     }
 }
 
-/// Rule 4.
+/// Reads the password and the certificate authority of the store.
 fn store_secrets(args: &RunArgs, nodes: &RedisNodes) -> Result<RedisSecrets, CliError> {
     let read_file =
         |path: &Path| std::fs::read(path).map_err(|error| CliError::usage(format!("{}: {error}", path.display())));
@@ -218,26 +228,23 @@ fn store_secrets(args: &RunArgs, nodes: &RedisNodes) -> Result<RedisSecrets, Cli
             let bytes =
                 read_secret(path).map_err(|error| CliError::usage(format!("--store-password-file {error}")))?;
             let text = String::from_utf8(bytes)
-                .map_err(|_| CliError::usage(format!("{}: no text, and so no password", path.display())))?;
+                .map_err(|_| CliError::usage(format!("{}: not a text file with a password", path.display())))?;
             let line = text.lines().next().unwrap_or_default().to_owned();
             if line.is_empty() {
-                return Err(CliError::usage(format!(
-                    "{}: its first line is empty, and no password",
-                    path.display()
-                )));
+                return Err(CliError::usage(format!("{}: no password: the first line is empty", path.display())));
             }
             Some(line)
         }
         None => std::env::var("MARLINE_STORE_PASSWORD").ok().filter(|text| !text.is_empty()),
     };
     if args.store_ca_file.is_some() && !nodes.tls {
-        return Err(CliError::usage(format!("--store-ca: {nodes} is not asked by TLS; write rediss://")));
+        return Err(CliError::usage(format!("--store-ca-file: {nodes} does not use TLS; write rediss://")));
     }
     let authority = args.store_ca_file.as_deref().map(read_file).transpose()?;
     Ok(RedisSecrets { password, authority })
 }
 
-/// Where other processes reach this one.
+/// Address at which the other processes of the service reach this one.
 fn peer_endpoint(args: &RunArgs, port: u16) -> Result<Endpoint, CliError> {
     if let Some(peer) = &args.peer {
         return Ok(peer.clone());
@@ -246,7 +253,7 @@ fn peer_endpoint(args: &RunArgs, port: u16) -> Result<Endpoint, CliError> {
     let specific_ip = |address: &SocketAddr| Some(address.ip()).filter(|ip| !ip.is_unspecified());
     let host = given_host.or_else(|| args.listen.first().and_then(specific_ip).map(|ip| ip.to_string()));
     let no_address_text =
-        "it listens on all addresses: say by --peer or --address where the other processes reach this one";
+        "--listen is a wildcard address: set the address for the other processes with --peer or --address";
     let host = host.ok_or_else(|| CliError::usage(no_address_text))?;
     let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     text.parse().map_err(CliError::usage)
@@ -255,18 +262,18 @@ fn peer_endpoint(args: &RunArgs, port: u16) -> Result<Endpoint, CliError> {
 fn coordinator_config(args: &RunArgs) -> Result<SchedulerConfig, CliError> {
     if args.burst_headroom >= Ratio::ONE {
         return Err(CliError::usage(format!(
-            "--burst-headroom {}: less than 100% leaves something for edges",
+            "--burst-headroom {}: must be less than 100%, or no capacity is left for edges",
             args.burst_headroom
         )));
     }
-    // A request waits for two seconds (docs/fleet.md).
+    // The service responds `pending` after two seconds without a decision (docs/fleet.md).
     if args.batch_window > Duration::from_secs(1) {
-        return Err(CliError::usage("--window: a second at most, for edges wait for it"));
+        return Err(CliError::usage("--window: must be at most 1s, since requests of edges wait for it"));
     }
     let SchedulerConfig { heartbeat, lease, .. } = SchedulerConfig::default();
     if args.reallocation_interval < lease {
         return Err(CliError::usage(format!(
-            "--reallocate: not more often than each {lease:?}; heartbeats come each {heartbeat:?}"
+            "--reallocate: must be at least {lease:?}, since heartbeats arrive every {heartbeat:?}"
         )));
     }
     Ok(SchedulerConfig {
@@ -277,7 +284,7 @@ fn coordinator_config(args: &RunArgs) -> Result<SchedulerConfig, CliError> {
     })
 }
 
-/// Whether somebody listens there already.
+/// Fails if an address cannot be bound, for example because another process listens there.
 fn check_listen_addrs(listen: &[SocketAddr]) -> Result<(), CliError> {
     for address in listen {
         let bound = std::net::TcpListener::bind(address);
@@ -286,11 +293,11 @@ fn check_listen_addrs(listen: &[SocketAddr]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What it shows to others.
+/// Source of the service's certificate.
 enum IdentitySource {
-    /// What was named.
+    /// The certificate named by `--certificate`.
     Named(Box<Member>),
-    /// What it makes for itself.
+    /// A certificate that the service issues for itself.
     SelfIssued(CertTemplate),
 }
 
@@ -302,7 +309,7 @@ impl IdentitySource {
         }
     }
 
-    /// With where they stand, if they were named.
+    /// The credentials, with their files if they were named.
     fn credentials(self, authority: &Authority) -> Result<(Credentials, Option<MemberCert>), CliError> {
         match self {
             Self::Named(member) => Ok((member.credentials, Some(member.renewable))),
@@ -311,11 +318,12 @@ impl IdentitySource {
     }
 }
 
-/// The certificates of the authority, first in the file, and of others that are trusted while it is replaced.
+/// File with the certificate of the authority, followed by those of others that are trusted while the authority is replaced.
 fn authority_bundle(authority: &Authority) -> PathBuf {
     authority.crl_path().with_file_name("ca.pem")
 }
 
+/// Template of the certificate that the service issues for itself.
 fn own_template(args: &RunArgs) -> Result<CertTemplate, CliError> {
     let mut addresses = args.address.clone();
     if addresses.is_empty() {
@@ -326,7 +334,7 @@ fn own_template(args: &RunArgs) -> Result<CertTemplate, CliError> {
     }
     if addresses.is_empty() {
         return Err(CliError::usage(
-            "it listens on all addresses: say by --address where it is reached, for its certificate",
+            "--listen is a wildcard address: set the public address for the certificate with --address",
         ));
     }
     let identity = Identity { role: Role::Fleet, name: args.name.clone() };
@@ -340,13 +348,13 @@ fn issue_credentials(grant: &CertTemplate, authority: &Authority) -> Result<Cred
     credentials.map_err(|error| CliError::failed(error.to_string()))
 }
 
-/// Whether a certificate that was made then is to be made anew: it is old, or the calendar has gone back behind it, as it does where
-/// it is set after the start. Others might not take it yet, or no longer.
+/// Whether the own certificate must be renewed: it is old, or the clock is now before the time of issue because it was set
+/// after the start. In the second case peers would reject the certificate as not valid yet.
 fn is_renewal_due(issued_at: UtcSeconds, now: UtcSeconds) -> bool {
     now < issued_at || now >= issued_at.saturating_add(CERT_RENEWAL_AGE)
 }
 
-/// Rule 2.
+/// Renews the certificate that the service has issued for itself.
 async fn renew_own_certificate(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Path) {
     let (mut issued_at, mut last_error) = (UtcSeconds::now(), String::new());
     loop {
@@ -356,7 +364,7 @@ async fn renew_own_certificate(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Pa
             continue;
         }
         let (args, dir) = (Arc::clone(args), dir.to_owned());
-        // Who holds the directory's lock, or its disk, holds up this thread and not the service.
+        // In a blocking thread: waiting for the directory's lock or a slow disk must not block the service.
         let task = tokio::task::spawn_blocking(move || {
             let renewed = own_template(&args)
                 .and_then(|grant| issue_credentials(&grant, &Authority::open(&dir).map_err(ca::to_cli_error)?));
@@ -365,9 +373,9 @@ async fn renew_own_certificate(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Pa
         let renewed = task.await.unwrap_or_else(|error| Err(error.to_string()));
         match renewed.and_then(|own| trust.install(own).map_err(|error| error.to_string())) {
             Ok(()) => (issued_at, last_error) = (now, String::new()),
-            // Until it ends there is a third of its life for a disk to have room again.
+            // A third of the lifetime is left for retries, for example until a full disk has space again.
             Err(error) if error != last_error => {
-                say(&format!("its certificate cannot be renewed, which is tried again: {error}"));
+                say(&format!("the certificate of the service cannot be renewed, retrying: {error}"));
                 last_error = error;
             }
             Err(_) => {}
@@ -375,8 +383,8 @@ async fn renew_own_certificate(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Pa
     }
 }
 
-/// A certificate that was named is changed by whoever made it: another one that is put there counts, and that it ends is said.
-/// On request its files and the revocation list are read again.
+/// Keeps the credentials up to date. A named certificate is renewed outside of this process: a new file is loaded, and its
+/// approaching expiry is reported. On SIGHUP its files, or else the authorities, and the revocation list are reloaded.
 async fn keep_credentials_fresh(
     trust: &TrustStore,
     member_cert: Option<MemberCert>,
@@ -392,10 +400,12 @@ async fn keep_credentials_fresh(
             let credentials = trust.credentials().with_bundle(&bundle).map_err(TrustError::from);
             match credentials.and_then(|credentials| trust.install(credentials)) {
                 Ok(()) => {
-                    say("SIGHUP: authorities and the revocation list are read again");
+                    say("SIGHUP: authorities and revocation list reloaded");
                     warn_without_crl(&bundle, &trust.credentials());
                 }
-                Err(error) => say(&format!("SIGHUP: {error}: what was read before stays in force")),
+                Err(error) => {
+                    say(&format!("SIGHUP: {error}: the previous authorities and revocation list stay in use"))
+                }
             }
         }
     };
@@ -403,24 +413,25 @@ async fn keep_credentials_fresh(
     run_renewal(None, &member_files, credentials, reload_requests, install).await
 }
 
-/// The password and the authority of Redis, again. Files that are no good change nothing.
+/// Reloads the password and the authority of Redis. Invalid files are ignored.
 async fn reload_store_secrets(coordinator: &Arc<Coordinator>, args: &RunArgs) {
     let Some(Ok(StoreUrl::Redis(nodes))) = args.store.as_ref().map(|store| store.expose().parse()) else { return };
     match store_secrets(args, &nodes) {
         Ok(secrets) => coordinator.set_secrets(secrets).await,
-        Err(exit) => {
-            say(&format!("SIGHUP: {}: what was read before stays in force", exit.message.unwrap_or_default()))
-        }
+        Err(exit) => say(&format!(
+            "SIGHUP: {}: the previous password and authority stay in use",
+            exit.message.unwrap_or_default()
+        )),
     }
 }
 
-/// Says when the store stops answering, and when it answers again.
+/// Prints when the store stops responding, and when it responds again.
 async fn report_store_errors(coordinator: &Coordinator) {
     let mut store_error = coordinator.errors();
-    // The desk lives as long as this.
+    // Never ends, since the coordinator exists as long as this function runs.
     while store_error.changed().await.is_ok() {
         match &*store_error.borrow_and_update() {
-            Some(error) => say(&format!("{error}; the service goes on, but what operators say may not outlast it")),
+            Some(error) => say(&format!("{error}; the service continues, but drains are lost when it restarts")),
             None => say("the store answers again"),
         }
     }
@@ -431,13 +442,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_made_anew_in_time_and_when_the_clock_was_set() {
+    fn the_certificate_is_renewed_in_time_and_after_the_clock_was_set() {
         let made: UtcSeconds = "2026-10-02T12:00:00Z".parse().unwrap();
         let (hour, day) = (Duration::from_secs(3600), Duration::from_secs(86_400));
         assert!(!is_renewal_due(made, made) && !is_renewal_due(made, made.saturating_add(day * 19)));
-        assert!(is_renewal_due(made, made.saturating_add(day * 20)), "with a third of its life left");
-        assert!(is_renewal_due(made, made.saturating_sub(hour)), "it would not be valid yet for others");
-        // A machine that began in 1970, until somebody told it the time.
+        assert!(is_renewal_due(made, made.saturating_add(day * 20)), "a third of the lifetime is left");
+        assert!(is_renewal_due(made, made.saturating_sub(hour)), "peers would consider it not valid yet");
+        // A host whose clock began in 1970 and was set later.
         assert!(is_renewal_due("1970-01-01T00:00:07Z".parse().unwrap(), made));
     }
 }

@@ -1,7 +1,7 @@
-//! The words of `marline get`.
+//! Command-line arguments of `marline get`.
 //!
-//! Whatever may hold a secret (`--user`, `-H`, a URL) is plain text here and parsed by [`super`], because clap repeats
-//! a refused value in its message.
+//! Arguments that may hold a secret (`--user`, `-H`, a URL) are plain text here and are parsed by [`super`], because clap
+//! repeats a rejected value in its message.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,120 +19,122 @@ use crate::args::{parse_metered_use, parse_positive_duration};
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   marline get https://example.org/big.iso
-      Use every link, show one bar per link. Run it again after any interruption: it goes on where it was.
+      Download over all links, with one progress bar per link. To resume it, run it again.
   marline get --link wlan0 --link wwan0,metered=yes,budget=500MB https://example.org/big.iso
-      Use these two links; at most 500 MB over the second, and only when the first has failed.
+      Use these two links; at most 500 MB over the second one, and only if the first has failed.
   marline get -o - https://example.org/film.ts | player -
-      In order to standard output.
+      Write the file in order to standard output.
   marline get -d iso https://example.org/a.iso https://example.org/b.iso
-      Two files into a directory. Small files finish first; the links are shared among all.
+      Download two files into a directory. They share all links, and small files finish first.
   marline get -i list.txt
-      A list with one URL a line, as aria2 reads it (out=, dir= and checksum= on indented lines).
+      Download the URLs of a list in the format of aria2 (indented lines: out=, dir=, checksum=).
   marline get --checksum sha256=9f86…0a08 --mirror https://b.example/f https://a.example/f
-      Two sources of one file; the checksum proves that they have the same one.
+      Combine two mirrors of one file; the checksum proves that both have the same file.
 
-Terms of a --link, each optional: kind=ethernet|wifi|lte|nr|umts|satellite|tunnel|other, metered=yes|no,
-budget=SIZE, limit=RATE. Without -o the file gets the name that the server gives, or the last part of
-the URL. A URL without a scheme is http. Values carry their unit: rates bit/s, kbit/s, Mbit/s, Gbit/s;
-sizes B, kB, KiB, MB, MiB, GB, GiB, and K, M, G for KiB, MiB, GiB; times ms, s, min, h, d. A --limit-rate
-such as 2M is in bytes a second, as curl has it.";
+Properties of a --link, each optional: kind=ethernet|wifi|lte|nr|umts|satellite|tunnel|other,
+metered=yes|no, budget=SIZE, limit=RATE. Without -o the file name is that of the server's
+response, or else the last part of the URL. A URL without a scheme is http. Units: rates bit/s,
+kbit/s, Mbit/s, Gbit/s; sizes B, kB, KiB, MB, MiB, GB, GiB, and K, M, G for KiB, MiB, GiB; times
+ms, s, min, h, d. A --limit-rate such as 2M is in bytes per second, as in curl.";
 
 /// `marline get`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct GetArgs {
-    /// The files (http or https); several URLs are several files.
+    /// URLs to download (http or https), one file each.
     #[arg(required_unless_present_any = ["input_file", "metalink"], value_name = "URL")]
     pub urls: Vec<Secret>,
-    /// Write to FILE, into a directory, or with `-` in order to standard output. Several files need a directory.
+    /// Write to this file or directory, or with `-` to standard output; several files need a directory.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Put files into DIR, which is created if it is not there.
+    /// Write files to this directory, which is created if it does not exist.
     #[arg(short, long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Read URLs from FILE (`-`: standard input), one a line; options of aria2 on indented lines: out=, dir=, checksum=.
+    /// Read URLs from FILE (`-`: standard input), one per line.
+    ///
+    /// Options of aria2 may follow a URL on indented lines: out=, dir= and checksum=.
     #[arg(short, long, value_name = "FILE")]
     pub input_file: Vec<PathBuf>,
-    /// Download the files that this Metalink file describes (RFC 5854; `-`: standard input), and verify them.
+    /// Download and verify the files of this Metalink file (RFC 5854; `-`: standard input).
     #[arg(short = 'M', long, value_name = "FILE")]
     pub metalink: Vec<PathBuf>,
     /// Download N files at a time.
     #[arg(short = 'j', long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub parallel: u16,
-    /// A further source of the one file; repeat for more. It is combined with the URL only if a digest proves the file.
+    /// Add a mirror of the file; repeat for more. Mirrors are combined only if a checksum verifies the file.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<Secret>,
-    /// Use this interface, on these terms; repeat for more. Without it: every link that works.
+    /// Use only this link; repeat for more [default: all working links].
     #[arg(long, value_name = "IFACE[,…]")]
     pub link: Vec<LinkArg>,
     /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub bypass_vpn: bool,
-    /// Links that cost money: avoid (only when all others have failed), use or never [default: avoid].
-    #[arg(long, value_name = "WORD", value_parser = parse_metered_use)]
+    /// Use of metered links: avoid (only if all others have failed), use, or never [default: avoid].
+    #[arg(long, value_name = "avoid|use|never", value_parser = parse_metered_use)]
     pub metered: Option<MeteredUse>,
-    /// Who decides: single, naive, static-limit, dynamic-limit, bdp-limit or marline.
+    /// Scheduling policy: single, naive, static-limit, dynamic-limit, bdp-limit or marline.
     #[arg(long, default_value = "marline", value_name = "NAME")]
     pub policy: Policy,
-    /// Send this header field too; repeat for more.
+    /// Send this header field; repeat for more.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub header: Vec<Secret>,
-    /// Log in to the URL's host; others can see a command line, so prefer --user-file or MARLINE_USER.
+    /// Log in to the host of the URL. Other users can see command lines; prefer --user-file or MARLINE_USER.
     #[arg(long, value_name = "USER:PASS", conflicts_with = "user_file")]
     pub user: Option<Secret>,
     /// Read USER:PASS from the first line of FILE.
     #[arg(long, value_name = "FILE")]
     pub user_file: Option<PathBuf>,
-    /// Send login, cookies and -H to every host that redirects lead to.
+    /// Send login, cookies and -H also to other hosts that redirects lead to.
     #[arg(long)]
     pub location_trusted: bool,
-    /// How servers are asked.
+    /// Options of requests and connections.
     #[command(flatten)]
     pub request: RequestArgs,
-    /// Trust only the certificates in this PEM file, instead of the system's.
+    /// Trust only the certificate authorities in this PEM file [default: those of the system].
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// Fail unless the whole file hashes to this.
+    /// Fail unless the file has this checksum.
     #[arg(long, value_name = "sha256=HEX")]
     pub checksum: Option<Checksum>,
-    /// The most per second, of all links together or of one that is used; repeat for more.
-    #[arg(long, value_name = "[IFACE=]RATE")]
+    /// Limit the rate of all links together, or of one link; repeat for more.
+    #[arg(long = "limit-rate", value_name = "[IFACE=]RATE")]
     pub rate_limits: Vec<RateLimit>,
-    /// Accepted for the sake of habit and without effect: a download is always continued.
+    /// Accepted for compatibility with wget, without effect: downloads are always continued.
     #[arg(short = 'c', long = "continue")]
     pub resume: bool,
-    /// Ask for MPTCP; where the server speaks it, one connection is left to the kernel's paths.
+    /// Use MPTCP if the server supports it: one connection, with the links chosen by the kernel's path manager.
     #[arg(long)]
     pub mptcp: bool,
-    /// Give up after this time, for all files together; what has arrived is kept.
+    /// Give up after this time, for all files together; received data is kept.
     #[arg(long, value_name = "TIME", value_parser = parse_positive_duration)]
     pub max_time: Option<Duration>,
-    /// Retries after the first try, in a row and without progress between them, before a link is given up.
+    /// Give up a link after this many retries without progress.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub retry: u32,
-    /// Print one JSON object for each file, also if it fails; on standard error when the file goes to standard output.
+    /// Print one JSON object per file, also on failure; on standard error if the file goes to standard output.
     #[arg(long)]
     pub json: bool,
-    /// Write every decision and its inputs to FILE (not `-`), for `marline replay`; of several files into a directory.
+    /// Write a decision log for `marline replay` to FILE (not `-`), or with several files into this directory.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// The device whose radios the links are taken for in the report: a name, a file, or none [default: typical].
+    /// Device energy model for the report: a name, a file, or none [default: typical].
     #[arg(long, value_name = "NAME|FILE")]
     pub energy_model: Option<String>,
-    /// Show no progress and no notices; errors only.
+    /// Print only errors, no progress and no notices.
     #[arg(short, long, visible_short_alias = 's', visible_alias = "silent")]
     pub quiet: bool,
-    /// Give the file the time at which the server says it was last modified.
+    /// Set the modification time of the file to that reported by the server.
     #[arg(short = 'R', long)]
     pub remote_time: bool,
 }
 
-/// One `--limit-rate`: of one interface, or of all together.
+/// Value of `--limit-rate`: the limit of one link, or of all links together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// The interface; none: all together.
+    /// Interface name; `None` for all links together.
     pub link: Option<String>,
-    /// The most per second; more than nothing.
+    /// Upper limit, greater than zero.
     pub rate: Bitrate,
 }
 
@@ -141,13 +143,13 @@ impl std::str::FromStr for RateLimit {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (link, rate) = match text.split_once('=') {
-            Some(("", _)) => return Err(format!("`{text}` names no interface before `=`")),
+            Some(("", _)) => return Err(format!("`{text}` has no interface name before `=`")),
             Some((link, rate)) => (Some(link.to_owned()), rate),
             None => (None, text),
         };
         let rate = parse_rate_limit(rate)?;
         if rate.is_zero() {
-            return Err("a limit of zero would never end; leave the link out instead".into());
+            return Err("the limit must not be zero; to exclude a link, select the others with --link".into());
         }
         Ok(Self { link, rate })
     }
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn all_options_of_get_are_understood_together() {
+    fn all_options_of_get_can_be_combined() {
         let args = parse_get(&[
             "-o",
             "f",
@@ -212,15 +214,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_one_line_with_the_way_on() {
+    fn a_mistake_is_one_line_that_names_the_help() {
         let table: &[(&[&str], &str)] = &[
             (&[], "<URL>"),
             (&["--polizy", "x", "http://h/f"], "--policy"),
             (&["--policy", "fast", "http://h/f"], "unknown policy `fast`: use single"),
             (&["--limit-rate", "20", "http://h/f"], "a rate such as 20Mbit/s"),
-            (&["--limit-rate", "=1Mbit/s", "http://h/f"], "names no interface"),
+            (&["--limit-rate", "=1Mbit/s", "http://h/f"], "has no interface name"),
             (&["-4", "-6", "http://h/f"], "cannot be used with"),
-            (&["--limit-rate", "0bit/s", "http://h/f"], "would never end"),
+            (&["--limit-rate", "0bit/s", "http://h/f"], "must not be zero"),
             (&["--max-time", "10", "http://h/f"], "a duration such as"),
             (&["--max-time", "0s", "http://h/f"], "too short"),
             (&["--metered", "maybe", "http://h/f"], "avoid"),
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_curl_and_wget_are_understood() {
+    fn options_of_curl_and_wget_are_accepted() {
         let words = [
             "-L",
             "-f",
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_repeated_when_another_word_is_wrong() {
+    fn a_password_is_not_repeated_in_the_error_for_another_option() {
         let line = parse_get(&["--user", "me:secret", "--user-file", "f", "http://h/f"]).unwrap_err();
         assert!(!line.contains("secret"), "{line}");
     }

@@ -1,19 +1,19 @@
-//! A proxy variable that does not count.
+//! Hint for failed downloads when the variable `HTTP_PROXY` is set but ignored.
 //!
-//! As with curl, `HTTP_PROXY` is not read: in a CGI program it is a header field of the client's. A machine that reaches
-//! the network only through a proxy then gets nothing but timeouts, so the failure names the variable. Values are not
-//! shown: they may hold a password.
+//! As in curl, `HTTP_PROXY` is not read: in a CGI program it would be a header field of the client. On a host that reaches
+//! the network only through a proxy, all connections then time out, so the error names the variable. The value is not
+//! printed, since it may contain a password.
 
 use marline_download::DownloadErrorKind;
 
-/// What to put behind the message of a failed download; nothing if no proxy is meant, or the network was not to blame.
+/// Hint to append to the error of a failed download. Empty unless `HTTP_PROXY` alone is set and the network failed.
 pub(super) fn hint(kind: DownloadErrorKind, url: &str, variable: impl Fn(&str) -> Option<String>) -> &'static str {
     let is_of_network =
         matches!(kind, DownloadErrorKind::Network | DownloadErrorKind::NoLink | DownloadErrorKind::TimeLimit);
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.trim().is_empty());
     let has_other = ["http_proxy", "all_proxy", "ALL_PROXY"].into_iter().any(is_set);
     if is_of_network && url.starts_with("http://") && is_set("HTTP_PROXY") && !has_other {
-        return "; HTTP_PROXY is set and not used: write http_proxy in small letters, or -x";
+        return "; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x";
     }
     ""
 }
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_that_does_not_count_is_named_when_the_network_fails() {
+    fn an_ignored_proxy_variable_is_named_when_the_network_fails() {
         let url = "http://h.test/f";
         for (kind, url, set, names) in [
             (DownloadErrorKind::Network, url, &["HTTP_PROXY"][..], true),

@@ -1,12 +1,12 @@
-//! Lists of URLs (`-i`), in the format of aria2.
+//! Parser of URL lists (`-i`) in the format of aria2, and reader of Metalink files.
 //!
-//! One download a line; several URLs on a line, with tabs between them, are sources of one file. Lines that begin with a
-//! blank are options of the line before: `out=NAME`, `dir=DIR` and `checksum=sha-256=HEX`. Lines that begin with `#` and
-//! empty lines are skipped.
+//! Each line is one download; several URLs separated by tabs are mirrors of one file. Lines that begin with white space are
+//! options of the line before: `out=NAME`, `dir=DIR` and `checksum=sha-256=HEX`. Lines that begin with `#` and empty lines
+//! are skipped.
 //!
-//! `out` is a path below `dir`, never absolute and without `..`, and no part of it begins with a dot, a dash or a tilde or has an
-//! ending of unfinished files: a list often comes from somewhere else, and then must not choose any file of the user. For the
-//! same reason it replaces no file. `dir` may be any directory.
+//! Lists often come from other people, so they must not overwrite arbitrary files of the user. Therefore `out` is a relative
+//! path below `dir` without `..`; no part of it begins with a dot, a dash or a tilde, or has a suffix of unfinished files; and
+//! existing files are not replaced. `dir` may be any directory.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -18,7 +18,7 @@ use ::url::Url;
 use super::url::parse_url;
 use crate::CliError;
 
-/// One file of a list, or of the command line.
+/// One file to download, from a list, a Metalink file or the command line.
 #[derive(Clone, Default)]
 pub(super) struct ListEntry {
     pub(super) sources: Vec<MirrorUrl>,
@@ -27,19 +27,19 @@ pub(super) struct ListEntry {
     pub(super) digests: Digests,
 }
 
-/// What is worth a line about the lists and Metalink files that were read.
+/// Notices about the lists and Metalink files that were read.
 #[derive(Default)]
 pub(super) struct InputNotices {
-    /// What was changed or is not used.
+    /// Notices about changed or ignored parts.
     pub(super) notes: Vec<String>,
-    /// The files that are not downloaded, and why.
+    /// Files that are not downloaded, with the reason.
     pub(super) skipped: Vec<String>,
 }
 
-/// The files of a list; `-` is standard input.
+/// Reads the files of a list; `-` is standard input.
 pub(super) fn read_list(path: &Path) -> Result<Vec<ListEntry>, CliError> {
     let (name, text) = read_input(path);
-    let text = text.map_err(|error| CliError::usage(format!("{name}: {error}: --input-file cannot be read")))?;
+    let text = text.map_err(|error| CliError::usage(format!("{name}: {error}: cannot read --input-file")))?;
     let entries = parse(&name, &text)?;
     if entries.is_empty() {
         return Err(CliError::usage(format!("{name}: the list has no URL")));
@@ -47,10 +47,10 @@ pub(super) fn read_list(path: &Path) -> Result<Vec<ListEntry>, CliError> {
     Ok(entries)
 }
 
-/// The files of a Metalink file; `-` is standard input.
+/// Reads the files of a Metalink file; `-` is standard input.
 pub(super) fn read_metalink(path: &Path, remarks: &mut InputNotices) -> Result<Vec<ListEntry>, CliError> {
     let (name, text) = read_input(path);
-    let text = text.map_err(|error| CliError::usage(format!("{name}: {error}: --metalink cannot be read")))?;
+    let text = text.map_err(|error| CliError::usage(format!("{name}: {error}: cannot read --metalink")))?;
     let metalink::Metalink { files, rejected: refused, notes } =
         metalink::parse(&text).map_err(|error| CliError::usage(format!("{name}: {error}")))?;
     remarks.skipped.extend(refused.iter().map(|reason| format!("{name}: {reason}")));
@@ -67,7 +67,7 @@ pub(super) fn read_metalink(path: &Path, remarks: &mut InputNotices) -> Result<V
     Ok(files.into_iter().map(entry).collect())
 }
 
-/// How a file is called in messages, and its text.
+/// Returns the name of the input for messages, and its text.
 fn read_input(path: &Path) -> (String, std::io::Result<String>) {
     if path == Path::new("-") {
         return ("standard input".to_owned(), read_bounded(std::io::stdin().lock()));
@@ -75,22 +75,22 @@ fn read_input(path: &Path) -> (String, std::io::Result<String>) {
     (path.display().to_string(), std::fs::File::open(path).and_then(read_bounded))
 }
 
-/// A text of bounded length.
+/// Reads a text of at most [`MAX_LIST_BYTES`].
 pub(super) fn read_bounded(reader: impl Read) -> std::io::Result<String> {
     String::from_utf8(read_bounded_bytes(reader)?).map_err(|error| {
         let valid_len = error.utf8_error().valid_up_to();
         let valid_bytes = error.as_bytes().iter().take(valid_len);
         let line = 1 + valid_bytes.filter(|byte| **byte == b'\n').count();
-        std::io::Error::other(format!("line {line}: its bytes are not UTF-8"))
+        std::io::Error::other(format!("line {line}: not UTF-8"))
     })
 }
 
-/// A file of bounded length.
+/// Reads a file of at most [`MAX_LIST_BYTES`].
 pub(super) fn read_bounded_bytes(reader: impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(MAX_LIST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_LIST_BYTES {
-        return Err(std::io::Error::other(format!("it has more than {MAX_LIST_BYTES} bytes")));
+        return Err(std::io::Error::other(format!("larger than {MAX_LIST_BYTES} bytes")));
     }
     Ok(bytes)
 }
@@ -123,50 +123,53 @@ fn parse(name: &str, text: &str) -> Result<Vec<ListEntry>, CliError> {
 }
 
 fn parse_option(entry: &mut ListEntry, text: &str) -> Result<(), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is no option: write NAME=VALUE"))?;
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("`{text}` is not an option: write NAME=VALUE"))?;
     match name.trim() {
         "out" => entry.out = Some(relative_path(value.trim())?),
-        "dir" if value.trim().is_empty() => return Err("dir= names no directory".into()),
+        "dir" if value.trim().is_empty() => return Err("dir= has no value: name a directory".into()),
         "dir" => entry.dir = Some(value.trim().into()),
         "checksum" => entry.digests.full_file = Some(parse_checksum(value)?),
         option_name => {
-            return Err(format!("the option `{option_name}` is not known; those that are: out, dir, checksum"));
+            return Err(format!("unknown option `{option_name}`: use out, dir or checksum"));
         }
     }
     Ok(())
 }
 
-/// aria2 writes `sha-256`.
+/// Parses a checksum; aria2 writes `sha-256` for `sha256`.
 fn parse_checksum(text: &str) -> Result<Checksum, String> {
     let plain = text.strip_prefix("sha-").map_or_else(|| text.to_owned(), |rest| format!("sha{rest}"));
     plain.trim().parse().map_err(|error: marline_download::ParseChecksumError| error.to_string())
 }
 
-/// A path that stays below the directory that it is in.
+/// Parses the value of `out=`; see the [module documentation](self) for what is accepted.
 fn relative_path(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     let is_relative = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     let has_file_name = path.file_name().is_some() && !text.ends_with('/') && !text.chars().any(char::is_control);
     if !is_relative || !has_file_name {
-        return Err(format!("out={text} is no file below the directory; name the directory with dir="));
+        return Err(format!("out={text} is not a file below the directory; set the directory with dir="));
     }
     for part in path.components().filter(|part| matches!(part, Component::Normal(_))) {
         let part = part.as_os_str().to_string_lossy();
         if sanitize_name(&part).is_none_or(|safe| safe.note.is_some()) {
             return Err(format!(
-                "out={text}: a list does not name hidden files, options or unfinished files; choose another name than `{part}`"
+                "out={text}: hidden files, names like options, and names of unfinished files are not allowed; replace `{part}`"
             ));
         }
     }
     Ok(path.to_owned())
 }
 
-/// A URL that stands for a mirror on the command line.
+/// The mirror of a URL from the command line.
 pub(super) fn mirror_of(url: Url, login: Option<(String, String)>) -> MirrorUrl {
     MirrorUrl { login, ..MirrorUrl::from_user(url) }
 }
 
+/// Largest list, Metalink or netrc file in bytes.
 const MAX_LIST_BYTES: u64 = 16 * 1024 * 1024;
+/// Most files in one list or Metalink file.
 const MAX_LIST_FILES: usize = 100_000;
 
 #[cfg(test)]
@@ -180,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_aria2_is_understood() {
+    fn a_list_of_aria2_is_parsed() {
         let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
         let text = format!(
             "\u{feff}# comment\r\n\r\nhttp://a/1\thttp://b/1\r\n  out=one.bin\r\n\tdir=/tmp/x y\n checksum=sha-256={digest}\n\
              https://u:p@c/2\n   \n#\thttp://d/3\n http\n"
         );
-        let Err(_) = parse("list", &text) else { panic!("`http` is no option") };
+        let Err(_) = parse("list", &text) else { panic!("`http` is not an option") };
         let entries = parse("list", text.trim_end_matches(" http\n")).unwrap();
         let urls = |n: usize| entries[n].sources.iter().map(|s| s.url.as_str()).collect::<Vec<_>>();
         assert_eq!((entries.len(), urls(0), urls(1)), (2, vec!["http://a/1", "http://b/1"], vec!["https://c/2"]));
@@ -198,15 +201,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn an_invalid_list_is_rejected_with_the_line_of_the_mistake() {
         for (text, says) in [
-            ("http://a/1\n  split=5\n", "list: line 2: the option `split` is not known; those that are: out, dir"),
+            ("http://a/1\n  split=5\n", "list: line 2: unknown option `split`: use out, dir"),
             (" out=x\n", "line 1: an option without a URL"),
-            ("http://a/1\n  out\n", "line 2: `out` is no option"),
+            ("http://a/1\n  out\n", "line 2: `out` is not an option"),
             ("http://a/1\nftp://a/2\n", "line 2: ftp://a/2: `ftp` is not supported"),
             ("http://me:secret@a:99999/1\n", "MASKED@a:99999"),
-            ("http://a/1\n checksum=md5=00\n", "line 2: `md5=00` is no checksum"),
-            ("http://a/1\n dir=\n", "names no directory"),
+            ("http://a/1\n checksum=md5=00\n", "line 2: `md5=00` is not a checksum"),
+            ("http://a/1\n dir=\n", "dir= has no value"),
         ] {
             let line = parse_error(text);
             assert!(line.contains(says) && !line.contains("secret"), "{text}: {line}");
@@ -216,13 +219,10 @@ mod tests {
     #[test]
     fn out_stays_below_its_directory() {
         for out in ["../x", "/etc/passwd", "a/../../x", "", "a/", ".", "..", "a\u{7}"] {
-            assert!(parse_error(&format!("http://a/1\n out={out}\n")).contains("no file below"), "{out}");
+            assert!(parse_error(&format!("http://a/1\n out={out}\n")).contains("not a file below"), "{out}");
         }
         for out in [".bashrc", "-rf", "sub/.x", "a.part.journal", "~", "a.PART/b"] {
-            assert!(
-                parse_error(&format!("http://a/1\n out={out}\n")).contains("does not name hidden files"),
-                "{out}"
-            );
+            assert!(parse_error(&format!("http://a/1\n out={out}\n")).contains("hidden files"), "{out}");
         }
         let entries = parse("l", "http://a/1\n  # a comment\n out = a b.bin\n").unwrap();
         assert_eq!(entries[0].out, Some("a b.bin".into()));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_a_bound() {
+    fn a_list_has_a_bounded_size() {
         assert!(read_bounded(std::io::repeat(b'a')).is_err());
         let error = read_bounded(&b"http://a/1\n#\xfc\n"[..]).unwrap_err().to_string();
         assert!(error.starts_with("line 2: "), "{error}");

@@ -1,8 +1,8 @@
-//! `marline get`: from words to a [`Batch`], and from its end to an exit code.
+//! `marline get`: builds a [`Batch`] from the arguments, runs it, and maps the result to an exit code.
 //!
-//! 1. Order: everything on the command line is parsed, then the files it names are read, then the network is asked.
-//! 2. Secrets are masked in every message: a password in a URL, `--user`, header values.
-//! 3. Reports go to standard output, unless the file itself goes there; then to standard error.
+//! 1. Order: the whole command line is parsed, then the files that it names are read, then network requests begin.
+//! 2. Secrets are masked in every message: passwords in URLs, `--user`, header values.
+//! 3. Reports go to standard output, or to standard error if the file itself goes to standard output.
 
 mod args;
 mod headers;
@@ -36,7 +36,7 @@ use input_list::{InputNotices, ListEntry};
 use reporter::DownloadReporter;
 use request::default_login;
 
-/// Downloads, shows it, and reports.
+/// Downloads the files, with progress and reports.
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> {
     let (json, quiet, reports_energy) = (args.json, args.quiet, args.energy_model.is_some());
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
@@ -66,7 +66,7 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     let to_stdout = batch.files.iter().any(|file| file.target == Target::Stdout);
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(CliError::usage(
-            "-o -: standard output is a terminal, and a file may hold anything; redirect it, or name a file with -o",
+            "-o -: standard output is a terminal and would print the raw data; redirect it, or name a file with -o",
         ));
     }
     let urls: Vec<String> =
@@ -76,10 +76,10 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
     let result = runtime.block_on(marline_download::run(batch, &mut reporter));
     reporter.clear();
-    // Whatever still waits on a socket or a resolver must not hold the program up.
+    // Does not wait for tasks that still wait for a socket or a resolver.
     runtime.shutdown_background();
     match result {
         Ok(()) => {}
@@ -90,12 +90,12 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     match remarks.skipped.len() {
         0 => Ok(()),
         skipped => {
-            Err(CliError::usage(format!("{skipped} files of Metalink files were not downloaded, as said above")))
+            Err(CliError::usage(format!("{skipped} files of Metalink files were skipped; see the notices above")))
         }
     }
 }
 
-/// Makes the description of the downloads, and the directories that they go to.
+/// Builds the batch, and creates its output directories.
 fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices) -> Result<Batch, CliError> {
     let mut entries = Vec::new();
     let (metalink_paths, urls): (Vec<&Secret>, Vec<_>) =
@@ -109,16 +109,14 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
     let mut headers = args.request.headers()?;
     for text in &args.header {
         let (name, value) = parse_header(text.expose())?;
-        // The field that was written out is the one that is meant.
+        // `-H` overrides the options that set the same field (-A, -e), but adds to the cookies of -b.
         headers.retain(|(known, _)| *known == "Cookie" || !known.eq_ignore_ascii_case(&name));
         headers.push((name, value));
     }
     let route = args.request.proxy_route()?;
     let mut user = args.user.as_ref().map(|text| parse_user(text.expose(), "--user")).transpose()?;
     if args.trace.as_deref() == Some(Path::new("-")) {
-        return Err(CliError::usage(
-            "--trace -: the log needs a file, for standard output is for results; name one",
-        ));
+        return Err(CliError::usage("--trace -: standard output is for results; name a file for the log"));
     }
     let limit = args.rate_limits.iter().rev().find(|limit| limit.link.is_none()).map(|limit| limit.rate);
     for (index, link) in args.link.iter().enumerate() {
@@ -128,7 +126,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
     }
     let mirrors = args.mirror.iter().map(|text| parse_url(text.expose())).collect::<Result<Vec<_>, _>>()?;
 
-    // Nothing was read until here.
+    // No file is read before this point.
     for path in &args.input_file {
         entries.extend(input_list::read_list(path)?);
     }
@@ -138,7 +136,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
     let has_several = entries.len() > 1;
     let single_file_error = |option: &str| {
         CliError::usage(format!(
-            "{option} is of one file, and there are {} URLs; use one command for each",
+            "{option} applies to one file, but there are {} URLs; use one command for each",
             entries.len()
         ))
     };
@@ -167,7 +165,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
     let metered = args.metered.or(config_file.metered).unwrap_or_default();
     let links = link_choice(args.link, args.bypass_vpn, &args.rate_limits, &config_file)?;
     let model = energy::select_model(args.energy_model.as_deref(), config_file.energy_model.as_deref())?;
-    // Without a report nobody hears of either.
+    // The battery is only measured for the JSON report.
     let power_supplies = args.json.then(|| POWER_SUPPLIES.into());
     let first_url = entries.first().and_then(|entry| entry.sources.first()).map(|source| source.url.clone());
     let is_from_list = !args.input_file.is_empty() || !metalinks.is_empty();
@@ -187,7 +185,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
                 retries: args.retry,
                 max_redirects: args.request.max_redirs,
                 open_ended_first: true,
-                // Many files at a time stay as polite as one.
+                // Fewer connections per file, so that parallel downloads do not overload a server.
                 max_connections: if has_several {
                     MAX_CONNECTIONS_PER_LINK
                 } else {
@@ -217,7 +215,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
     })
 }
 
-/// Where files go.
+/// Output options: where downloaded files and decision logs are written.
 struct OutputTargets {
     output: Option<PathBuf>,
     dir: Option<PathBuf>,
@@ -232,7 +230,7 @@ impl OutputTargets {
             Some(trace) if self.has_several => {
                 if !is_directory(trace) {
                     return Err(CliError::usage(format!(
-                        "--trace {}: several files have a log each; name a directory",
+                        "--trace {}: each of several files has its own log; name a directory",
                         trace.display()
                     )));
                 }
@@ -267,7 +265,7 @@ impl OutputTargets {
         match (&target, &self.output) {
             (Target::File(_) | Target::Stdout, Some(output)) if self.has_several => {
                 return Err(CliError::usage(format!(
-                    "-o {}: several files do not go into one; name a directory with -d DIR or -o DIR/",
+                    "-o {}: cannot write several files into one; name a directory with -d DIR or -o DIR/",
                     output.display()
                 )));
             }
@@ -283,29 +281,29 @@ impl OutputTargets {
     }
 }
 
-/// Whether a word in the place of a URL is a Metalink file of this machine.
+/// Whether an argument in place of a URL is a local Metalink file.
 fn is_metalink(argument: &str) -> bool {
     let path = Path::new(argument);
     let is_named = path.extension().is_some_and(|kind| kind == "meta4" || kind == "metalink");
     is_named && !argument.contains("://") && path.is_file()
 }
 
-/// Whether a path is written as a directory, or is one.
+/// Whether a path ends with a slash or is an existing directory.
 fn is_directory(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir()
 }
 
-/// Makes a directory, and those above it.
+/// Creates a directory and its parents.
 fn create_dir(dir: &Path) -> Result<(), CliError> {
     std::fs::create_dir_all(dir).map_err(|error| {
-        CliError::new(CliError::STORAGE, format!("{}: the directory cannot be made: {error}", dir.display()))
+        CliError::new(CliError::STORAGE, format!("{}: cannot create the directory: {error}", dir.display()))
     })
 }
 
-/// Connections over each link that one of several files may have, where losses make that worth while.
+/// Most connections per link for each of several files. More than one is used only if packet loss makes that worthwhile.
 const MAX_CONNECTIONS_PER_LINK: u32 = 4;
 
-/// Which links may be used, with the limits of `--limit-rate IFACE=RATE` put in their places.
+/// Selects the links and applies the limits of `--limit-rate IFACE=RATE`.
 fn link_choice(
     link_options: Vec<LinkArg>,
     bypass_vpn: bool,
@@ -326,7 +324,9 @@ fn link_choice(
                 links.push(LinkArg { rate_limit: Some(*rate), is_explicit: true, ..LinkArg::new(name) })
             }
             None => {
-                return Err(CliError::usage(format!("--limit-rate {name}={rate}: {name} is none of the --link")));
+                return Err(CliError::usage(format!(
+                    "--limit-rate {name}={rate}: {name} is not one of the --link"
+                )));
             }
         }
     }
@@ -371,20 +371,20 @@ mod tests {
         assert_eq!(target_of(Some(at("new/")), None, true, listed()).unwrap(), Target::ListedFile(at("new/s/f")));
         assert!(
             line(target_of(Some("f.iso".into()), None, true, listed()))
-                .contains("several files do not go into one")
+                .contains("cannot write several files into one")
         );
         let out = ListEntry { out: Some("s/f".into()), dir: Some(at("x")), ..plain() };
         assert_eq!(target_of(None, Some(at("d")), true, out).unwrap(), Target::ListedFile(at("x/s/f")));
         for output in ["-", "f.iso"] {
             assert!(
                 line(target_of(Some(output.into()), None, true, plain()))
-                    .contains("several files do not go into one")
+                    .contains("cannot write several files into one")
             );
         }
     }
 
     #[test]
-    fn a_limit_goes_to_its_link() {
+    fn a_rate_limit_applies_to_its_link() {
         let file = ConfigFile::default();
         let limits: Vec<RateLimit> = vec!["w=5Mbit/s".parse().unwrap(), "9Mbit/s".parse().unwrap()];
         let Ok(LinkSelection::Auto { configured: known, .. }) = link_choice(Vec::new(), false, &limits, &file)
@@ -396,6 +396,6 @@ mod tests {
         let Ok(LinkSelection::Named(named_links)) = link_choice(named(), false, &limits, &file) else { panic!() };
         assert!(named_links[0].rate_limit.is_some());
         let other: Vec<RateLimit> = vec!["x=5Mbit/s".parse().unwrap()];
-        assert!(line(link_choice(named(), false, &other, &file)).contains("none of the --link"));
+        assert!(line(link_choice(named(), false, &other, &file)).contains("not one of the --link"));
     }
 }

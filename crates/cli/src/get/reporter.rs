@@ -1,4 +1,4 @@
-//! What a person and a program see of the downloads: progress and lines, an object for each file, the exit code at the end.
+//! Output of `marline get`: progress and messages for people, a JSON object per file for programs, and the exit code.
 
 use marline_download::{
     BatchObserver, BatchProgress, DownloadError, DownloadErrorKind, DownloadObserver as _, FailureReport,
@@ -11,21 +11,22 @@ use super::ignored_proxy;
 use crate::progress::Viewer;
 use crate::{CliError, energy, output};
 
-/// Looks on while the downloads run.
+/// Observer of a batch that prints its progress and results.
 pub(super) struct DownloadReporter {
     viewer: Viewer,
-    /// Print an object for each file.
+    /// Print a JSON object for each file.
     json: bool,
     /// Standard output carries the file itself.
     to_stdout: bool,
-    /// Say what the radios would have drawn.
+    /// Print the radio energy of each file.
     shows_energy: bool,
     files: usize,
     completed: usize,
-    /// The worst failure, and its line if there is one file.
+    /// The most severe failure so far: its kind and exit code.
     worst: Option<(DownloadErrorKind, u8)>,
+    /// Message of the failure, if there is only one file.
     message: Option<String>,
-    /// Standard output cannot be written.
+    /// First error of a write to standard output.
     output_error: Option<CliError>,
 }
 
@@ -44,11 +45,12 @@ impl DownloadReporter {
         }
     }
 
+    /// Removes the progress bars from the screen.
     pub(super) fn clear(&mut self) {
         self.viewer.clear();
     }
 
-    /// Nothing could be begun.
+    /// Records that no download could start.
     pub(super) fn on_start_failed(&mut self, urls: &[String], error: &DownloadError) {
         for url in urls {
             self.print_json(&failure_json(url, error));
@@ -57,7 +59,7 @@ impl DownloadReporter {
         self.message = Some(failure_message(urls.first().map_or("", String::as_str), error));
     }
 
-    /// What is not of one file failed at the end.
+    /// Records a failure at the end that belongs to no single file.
     pub(super) fn on_late_failure(&mut self, error: &DownloadError) {
         self.viewer.clear();
         match self.worst {
@@ -67,7 +69,7 @@ impl DownloadReporter {
         self.record_failure(error);
     }
 
-    /// How the command ends.
+    /// Returns the result of the command.
     pub(super) fn finish(mut self) -> Result<(), CliError> {
         self.viewer.clear();
         if let Some(output_error) = self.output_error {
@@ -78,11 +80,11 @@ impl DownloadReporter {
             Some(line) => line,
             None if kind == DownloadErrorKind::Interrupted => {
                 format!(
-                    "stopped; {} of {} files are complete; run the same command again to go on",
+                    "stopped; {} of {} files are complete; run the same command again to resume",
                     self.completed, self.files
                 )
             }
-            None => format!("{} of {} files could not be had", self.files - self.completed, self.files),
+            None => format!("{} of {} files could not be downloaded", self.files - self.completed, self.files),
         };
         Err(CliError::new(code, line))
     }
@@ -95,7 +97,7 @@ impl DownloadReporter {
     fn on_completed(&mut self, report: &Report) {
         self.completed += 1;
         self.viewer.summary(report);
-        // Who names a device wants to know.
+        // Only printed if the user has named an energy model.
         if let Some(line) = self.shows_energy.then(|| energy::summary_line(report)).flatten() {
             self.viewer.on_message(&line);
         }
@@ -103,13 +105,13 @@ impl DownloadReporter {
         self.print_json(&Report { url: mask_secrets(&report.url), ..report.clone() });
     }
 
-    /// An object and a line end.
+    /// Prints an object on one line, if JSON output is on.
     fn print_json(&mut self, value: &impl Serialize) {
         if !self.json {
             return;
         }
         let result = serde_json::to_string(value)
-            .map_err(|error| CliError::failed(format!("the report cannot be written as JSON: {error}")))
+            .map_err(|error| CliError::failed(format!("cannot write the report as JSON: {error}")))
             .and_then(|text| {
                 let line = format!("{text}\n");
                 if self.to_stdout { output::eprint_result(&line) } else { output::print_result(&line) }
@@ -120,15 +122,15 @@ impl DownloadReporter {
     }
 }
 
-/// Prints the object of a file of which nothing could be begun.
+/// Prints the JSON object of a file whose download could not start.
 pub(super) fn print_failed(url: &str, error: &str, kind: DownloadErrorKind, exit_code: u8) -> Result<(), CliError> {
     let failed = FailureReport { schema: SCHEMA, url: url.to_owned(), error: error.to_owned(), kind, exit_code };
     let text = serde_json::to_string(&failed)
-        .map_err(|error| CliError::failed(format!("the report cannot be written as JSON: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot write the report as JSON: {error}")))?;
     output::print_result(&format!("{text}\n"))
 }
 
-/// What went wrong, without secrets, and what might be the cause.
+/// Error message without secrets, with a hint at a possible cause.
 fn failure_message(url: &str, error: &DownloadError) -> String {
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     mask_secrets(&error.to_string()) + ignored_proxy::hint(error.kind(), url, variable)
@@ -167,7 +169,7 @@ impl BatchObserver for DownloadReporter {
         if self.files == 1 {
             self.message = Some(line);
         } else if !matches!(error.kind(), DownloadErrorKind::Interrupted) {
-            // What ends all of them is said once, at the end.
+            // An interruption ends all files and is reported once, in `finish`.
             self.viewer.clear();
             output::say(&line);
         }

@@ -1,7 +1,7 @@
-//! How servers are asked: the options of `marline get` that curl and wget have under the same names.
+//! Options of `marline get` for requests and connections, named as in curl and wget.
 //!
-//! Whatever may hold a secret (`-b`, `-x`, `-e`) is plain text until it is parsed here, because clap repeats a refused
-//! value in its message.
+//! Arguments that may hold a secret (`-b`, `-x`, `-e`) are plain text until they are parsed here, because clap repeats a
+//! rejected value in its message.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,31 +18,31 @@ use crate::{CliError, Secret};
 /// Options for requests and connections.
 #[derive(Debug, Args)]
 pub struct RequestArgs {
-    /// Name the program to the server like this.
+    /// Send this User-Agent.
     #[arg(short = 'A', long, value_name = "TEXT")]
     pub user_agent: Option<String>,
-    /// Tell the server that this page led here.
+    /// Send this URL as Referer.
     #[arg(short = 'e', long, value_name = "URL")]
     pub referer: Option<Secret>,
-    /// Send these cookies to the URL's origin; without `=`, load them from this file. Repeat for more.
+    /// Send these cookies to the origin of the URL, or load cookies from this file (no `=`); repeat for more.
     #[arg(short = 'b', long, value_name = "NAME=VALUE[; …]|FILE")]
     pub cookie: Vec<Secret>,
-    /// Load cookies from FILE, in Netscape's format, before the first request; repeat for more.
+    /// Load cookies from FILE, in the format of Netscape, before the first request; repeat for more.
     #[arg(long, value_name = "FILE")]
     pub load_cookies: Vec<PathBuf>,
-    /// Save all cookies to FILE at the end, in Netscape's format.
+    /// Save all cookies to FILE at the end, in the format of Netscape.
     #[arg(long, value_name = "FILE")]
     pub save_cookies: Option<PathBuf>,
-    /// Take logins from ~/.netrc (or the file in NETRC), for each host that it names.
+    /// Read logins from ~/.netrc, or from the file named by the variable NETRC.
     #[arg(short = 'n', long, conflicts_with = "netrc_file")]
     pub netrc: bool,
-    /// Take logins from FILE, in the format of ~/.netrc.
+    /// Read logins from FILE, in the format of ~/.netrc.
     #[arg(long, value_name = "FILE")]
     pub netrc_file: Option<PathBuf>,
-    /// Reach servers through this proxy, over each link; '' for none. Without it http_proxy, https_proxy, all_proxy count.
+    /// Use this proxy over each link; '' for none [default: http_proxy, https_proxy, all_proxy].
     #[arg(short = 'x', long, value_name = "[http|socks5|socks5h://]HOST[:PORT]")]
     pub proxy: Option<Secret>,
-    /// Reach these hosts, domains and networks without a proxy (`*`: all). Without it no_proxy counts.
+    /// Connect to these hosts, domains and networks without a proxy; `*` for all [default: no_proxy].
     #[arg(long, value_name = "LIST")]
     pub noproxy: Option<String>,
     /// Use IPv4 only.
@@ -54,26 +54,26 @@ pub struct RequestArgs {
     /// Follow at most N redirects in a row.
     #[arg(long, default_value_t = 50, value_name = "N")]
     pub max_redirs: u32,
-    /// Accepted for the sake of habit and without effect: redirects are always followed.
-    #[arg(short = 'L', long)]
+    /// Accepted for compatibility with curl, without effect: redirects are always followed.
+    #[arg(short = 'L', long = "location")]
     pub follow_redirects: bool,
-    /// Accepted for the sake of habit and without effect: a status of 400 or more always fails.
+    /// Accepted for compatibility with curl, without effect: a status of 400 or more is always an error.
     #[arg(short = 'f', long)]
     pub fail: bool,
-    /// Accepted for the sake of habit and without effect: errors are always shown.
+    /// Accepted for compatibility with curl, without effect: errors are always printed.
     #[arg(short = 'S', long)]
     pub show_error: bool,
-    /// Accepted for the sake of habit, as `-C -` only: a download is always continued where it was.
+    /// Accepted for compatibility with curl as `-C -`, without effect: downloads are always continued.
     #[arg(short = 'C', long, value_name = "-", allow_hyphen_values = true)]
     pub continue_at: Option<String>,
 }
 
 impl RequestArgs {
-    /// The header fields that the options stand for; checked, and nothing read.
+    /// Header fields of the options -A, -e and -b. Reads no file.
     pub(super) fn headers(&self) -> Result<Vec<(String, String)>, CliError> {
         if let Some(offset) = self.continue_at.as_deref().filter(|at| *at != "-") {
             return Err(CliError::usage(format!(
-                "-C {offset}: a download cannot begin at an offset; `-C -` continues where it was, and so does no -C"
+                "-C {offset}: a download cannot start at an offset; without -C, or with `-C -`, it continues where it stopped"
             )));
         }
         let mut headers = Vec::new();
@@ -91,7 +91,7 @@ impl RequestArgs {
         Ok(headers)
     }
 
-    /// The files of cookies.
+    /// Cookie files to load and to save.
     pub(super) fn cookie_files(&self) -> CookieFiles {
         let cookie_paths =
             self.cookie.iter().map(|text| text.expose()).filter(|text| !text.contains('=') && !text.is_empty());
@@ -99,7 +99,7 @@ impl RequestArgs {
         CookieFiles { load, save: self.save_cookies.clone() }
     }
 
-    /// How servers are reached.
+    /// Proxy rules and IP version for connections.
     pub(super) fn proxy_route(&self) -> Result<ConnectOptions, CliError> {
         let settings = ProxySettings {
             proxy: self.proxy.as_ref().map(|proxy| proxy.expose().to_owned()),
@@ -115,28 +115,29 @@ impl RequestArgs {
         Ok(ConnectOptions { proxies, ip_version: version })
     }
 
-    /// The logins of a netrc file; `notes` gets a line if the usual file is not there.
+    /// Reads the logins of a netrc file. Adds a line to `notes` if the default file does not exist.
     pub(super) fn logins(&self, notes: &mut Vec<String>) -> Result<Logins, CliError> {
         let (option, path) = match &self.netrc_file {
             Some(path) => ("--netrc-file", path.clone()),
             None if self.netrc => ("-n", default_netrc()?),
             None => return Ok(Logins::default()),
         };
-        // The parser's own errors may repeat a part of the file.
+        // The errors of the parser are not printed, since they may repeat a part of the file.
         let usage_error = |reason: &str| CliError::usage(format!("{option} {}: {reason}", path.display()));
         let bytes = match File::open(&path).and_then(read_bounded_bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.netrc_file.is_none() => {
-                notes.push(format!("-n: there is no {}, so there are no logins from it", path.display()));
+                notes.push(format!("-n: {} does not exist, so no logins are used", path.display()));
                 return Ok(Logins::default());
             }
             bytes => bytes.map_err(|error| usage_error(&error.to_string()))?,
         };
-        netrc::parse(&String::from_utf8_lossy(&bytes))
-            .ok_or_else(|| usage_error("not a netrc file: it holds `machine NAME login USER password PASSWORD`"))
+        netrc::parse(&String::from_utf8_lossy(&bytes)).ok_or_else(|| {
+            usage_error("not a netrc file: expected lines `machine NAME login USER password PASSWORD`")
+        })
     }
 }
 
-/// `NETRC`, or `.netrc` in the user's home.
+/// The file named by the variable `NETRC`, else `.netrc` in the home directory.
 fn default_netrc() -> Result<PathBuf, CliError> {
     if let Some(path) = std::env::var_os("NETRC").filter(|path| !path.is_empty()) {
         return Ok(path.into());
@@ -146,7 +147,7 @@ fn default_netrc() -> Result<PathBuf, CliError> {
     Ok(Path::new(&home).join(".netrc"))
 }
 
-/// Gives each URL without a login of its own the one that a file has for all hosts it does not name.
+/// The `default` login of a netrc file, if the file has no login for the host of the URL.
 pub(super) fn default_login(logins: &Logins, url: &Url) -> Option<(String, String)> {
     let host = url.host_str().unwrap_or_default();
     logins.default.clone().filter(|_| !logins.hosts.contains_key(host))
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_for_hosts_that_the_file_does_not_name() {
+    fn the_default_login_is_for_hosts_that_the_file_does_not_name() {
         let login = |name: &str| (name.to_owned(), String::new());
         let logins =
             Logins { hosts: BTreeMap::from([("a.example".to_owned(), login("me"))]), default: Some(login("any")) };

@@ -1,4 +1,4 @@
-//! URLs as users write them: what is refused, the login in one, and what of it may be shown.
+//! Parser of URLs from the command line: adds a missing scheme, extracts the login, and masks secrets in errors.
 
 use std::borrow::Cow;
 
@@ -8,56 +8,56 @@ use url::Url;
 
 use crate::CliError;
 
-/// An http or https URL, and the login that it carries (which is taken out of it).
+/// Parses an http or https URL. The login in it is removed and returned separately.
 pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), CliError> {
     let with_scheme = with_scheme(text);
     let text = with_scheme.as_str();
     let masked = mask_secrets(text);
     let mut url = Url::parse(text).map_err(|error| match error {
         url::ParseError::RelativeUrlWithoutBase => {
-            CliError::usage(format!("{masked}: no URL: it must begin with http:// or https://"))
+            CliError::usage(format!("{masked}: not a URL: it must begin with http:// or https://"))
         }
-        error => CliError::usage(format!("{masked}: no URL: {error}")),
+        error => CliError::usage(format!("{masked}: not a URL: {error}")),
     })?;
     if !matches!(url.scheme(), "http" | "https") {
         let scheme = url.scheme();
         return Err(CliError::usage(format!("{masked}: `{scheme}` is not supported: only http and https are")));
     }
-    // The URL standard would take the first part of the path for the host.
+    // For `http:/h/x` and `http:///x`, the URL standard would use the first part of the path as the host.
     let after_scheme = text.split_once(':').map_or("", |(_, after)| after);
     if !after_scheme.starts_with("//") || after_scheme[2..].starts_with(['/', '\\']) {
-        // A login would not stand where `mask` looks for it.
+        // In such a text the login is not where `mask_secrets` looks for it, so the whole text is masked.
         let masked_text = if text.contains('@') { "MASKED" } else { &masked };
         return Err(CliError::usage(format!(
-            "{masked_text}: no URL: there must be a host behind http:// or https://"
+            "{masked_text}: not a URL: there must be a host after http:// or https://"
         )));
     }
     let login = (!url.username().is_empty() || url.password().is_some())
         .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));
-    // Both can only fail for URLs that have no host, and http URLs have one.
+    // Both fail only for URLs without a host, and http URLs have one.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.set_fragment(None);
     Ok((url, login))
 }
 
-/// What a player is to play: a whole URL with its login, percent-encoded where that is needed. A word without a `/` is a file of
-/// this machine rather than a host.
+/// Normalizes a URL for a player: with scheme and login, percent-encoded where necessary. A text without a scheme and
+/// without `/` is rejected, since it is more likely a local file than a host.
 pub(crate) fn playable_url(text: &str) -> Result<String, CliError> {
     if lacks_scheme(text) && !text.contains('/') {
-        let line = format!("{}: no URL: it must begin with http:// or https://", mask_secrets(text));
+        let line = format!("{}: not a URL: it must begin with http:// or https://", mask_secrets(text));
         return Err(CliError::usage(line));
     }
     parse_url(text)?;
     let url = Url::parse(&with_scheme(text));
-    url.map(String::from).map_err(|error| CliError::usage(format!("{}: no URL: {error}", mask_secrets(text))))
+    url.map(String::from).map_err(|error| CliError::usage(format!("{}: not a URL: {error}", mask_secrets(text))))
 }
 
 fn with_scheme(text: &str) -> String {
     if lacks_scheme(text) { format!("http://{text}") } else { text.to_owned() }
 }
 
-/// Whether a text is a URL without its scheme, as people copy it from a browser: `example.org/f`, `localhost:8080`.
+/// Whether a text is a URL without a scheme, as copied from a browser: `example.org/f`, `localhost:8080`.
 fn lacks_scheme(text: &str) -> bool {
     let authority = text.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
@@ -70,7 +70,7 @@ fn lacks_scheme(text: &str) -> bool {
     is_name && !name.is_empty() && !name.starts_with('.') && (port.is_none() || has_port)
 }
 
-/// `%40` back to `@`. Bytes that are no UTF-8 stay as they were written.
+/// Decodes percent-encoding, such as `%40` to `@`. If the result is not UTF-8, the text is returned unchanged.
 fn percent_decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8().map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_gives_its_login_up() {
+    fn the_login_is_extracted_from_a_url() {
         let (url, login) = parse_url("http://me%40home:p%3Aw@h:8080/f?q#part").unwrap();
         assert_eq!(url.as_str(), "http://h:8080/f?q");
         assert_eq!(login, Some(("me@home".into(), "p:w".into())));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_player_gets_is_a_whole_url_with_its_login() {
+    fn the_url_for_a_player_is_complete_and_has_its_login() {
         for (text, url) in [
             ("https://h/f?x", "https://h/f?x"),
             ("example.org/x", "http://example.org/x"),
@@ -130,15 +130,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_url_is_named_and_its_password_is_not() {
+    fn the_error_for_an_invalid_url_masks_its_password() {
         for (text, expected) in [
             ("example/f", "it must begin with http:// or https://"),
             ("./file", "it must begin with http:// or https://"),
             ("ftp://me:secret@h/f", "ftp://MASKED@h/f: `ftp` is not supported"),
             ("http://", "empty host"),
-            ("http://me:secret@h:99999/", "MASKED@h:99999/: no URL"),
+            ("http://me:secret@h:99999/", "MASKED@h:99999/: not a URL"),
             ("http://me:se@cret@[::1/", "MASKED@[::1/"),
-            ("", "no URL"),
+            ("", "not a URL"),
             ("http:///x", "there must be a host"),
             ("https:////h/x", "there must be a host"),
             ("http:/h/x", "there must be a host"),

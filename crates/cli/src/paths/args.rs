@@ -1,4 +1,4 @@
-//! What can be written behind `marline paths`.
+//! Command-line arguments of `marline paths` and `marline restore`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,86 +9,95 @@ use marline_core::paths::{Goal, Policy};
 use marline_net::links::{LinkArg, ParseLinkArgError};
 use marline_paths::transparent::PortRange;
 
-/// The last lines of `marline paths --help`.
+/// End of the output of `marline paths --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   marline paths doctor
-      Is this machine fit, and what helps where it is not?
+      Check whether this host can run `marline paths`, with remedies.
   sudo marline paths
-      Steer the MPTCP connections of all programs for the fewest joules, until Ctrl-C; then all is as before.
+      Manage the MPTCP connections of all programs for the lowest energy, until Ctrl-C; then
+      restore the host configuration.
   sudo marline paths --goal speed --link wlan0 --link wwan0,metered=yes,budget=2GB
-      These two links, for speed; at most 2 GB over the second one.
+      Use these two links for throughput; at most 2 GB over the second one.
   marline run -- curl -O https://example.org/big.iso
-      A program that asks for MPTCP, so that there is something to steer (--transparent does it for all).
+      Run a program with MPTCP connections, which the daemon then manages (--transparent does this
+      for all programs).
   marline paths watch
+      Show the managed connections, updated every second.
   marline paths explain 7b9c2f7a
-      What is steered now; and why one connection, by the token that status, watch and `ss -ti` show.
+      Show the decisions on one connection, by its token as shown by status, watch and `ss -ti`.
 
-Changed while it runs, and put back at its end or, after a crash, at the next start or by `marline restore`:
-net.mptcp.path_manager (and net.mptcp.enabled where it is 0), and routing rules with protocol 109. It needs
-CAP_NET_ADMIN and nothing else; contrib/systemd has a unit. docs/paths.md is the operator's guide.
+While it runs, the daemon changes net.mptcp.path_manager (and net.mptcp.enabled if it is 0) and
+adds routing rules with protocol 109. It restores them at exit or, after a crash, at the next
+start or by `marline restore`. It needs only CAP_NET_ADMIN; contrib/systemd has a unit.
+docs/paths.md is the operator's guide.
 
-Exit codes: 0 stopped and all put back, 1 failed, 64 wrong usage, 69 no usable link, 77 CAP_NET_ADMIN is missing.";
+Exit codes: 0 stopped and restored, 1 failure, 64 wrong usage, 69 no usable link,
+77 CAP_NET_ADMIN is missing.";
 
 const AFTER_DOCTOR: &str = "\
 Examples:
   marline paths doctor
   marline paths doctor --probe mptcp.example.org:443
-      Connect once over each link, and see whether MPTCP's option comes back.
+      Connect once over each link, and check whether the response has the MPTCP option.
   marline paths doctor --json | jq -r '.findings[] | select(.severity != \"ok\") | .remedy'
 
-Exit code 0: nothing stands in the way. 1: something does.";
+Exit codes: 0 this host can run `marline paths`, 1 it cannot.";
 
 const AFTER_EIB: &str = "\
 Examples:
   marline paths eib
   marline paths eib --energy-model emptcp-s3 --kinds wifi,lte
 
-One line for each rate of the second link: below the first threshold of the first link's rate the second one alone
-costs the fewest joules a byte, above the other threshold the first one alone, between them both together.";
+Each line is for one rate of the second link and has two thresholds of the first link's rate.
+Below the lower one, the second link alone uses the least energy per byte; above the upper one,
+the first link alone; between them, both links together.";
 
 pub(crate) const AFTER_RESTORE: &str = "\
-Settings (sysctl), routing rules and routes, MPTCP endpoints and limits, and the table `inet marline-lan` of nftables, which keeps the LAN of
-an edge that has crashed closed. Nothing of a daemon that runs is touched: it puts everything back itself. Needs CAP_NET_ADMIN. The next start
-of the same daemon takes over what was left, and needs no `marline restore` before.
+Restores sysctl settings, routing rules and routes, MPTCP endpoints and limits, and removes the
+nftables table `inet marline-lan`, which blocks the LAN of a crashed edge from the outside.
+Changes of a running daemon are not touched: it restores them itself. Needs CAP_NET_ADMIN. The
+next start of the same daemon restores everything as well, so `marline restore` is not needed
+before.
 
-Exit codes: 0 put back, or nothing to put back; 1 something could not be put back, which is named; 77 CAP_NET_ADMIN is missing.";
+Exit codes: 0 restored or nothing to restore, 1 something could not be restored (it is named),
+77 CAP_NET_ADMIN is missing.";
 
 /// `marline paths`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PathsArgs {
-    /// What to do [default: run].
+    /// Subcommand [default: run].
     #[command(subcommand)]
     pub(super) command: Option<PathsCommand>,
     #[command(flatten)]
     pub(super) run: RunArgs,
 }
 
-/// The verbs of `marline paths`.
+/// Subcommands of `marline paths`.
 #[derive(Debug, Subcommand)]
 pub(super) enum PathsCommand {
-    /// Steer MPTCP connections until stopped.
+    /// Manage MPTCP connections until stopped.
     Run(Box<RunArgs>),
-    /// Show links, connections and what is decided.
+    /// Show links, connections and current decisions.
     Status {
         #[command(flatten)]
         run_dir_args: RunDirArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
-        /// Show no more connections than this, the busiest first.
+        /// Show at most N connections, the busiest first.
         #[arg(long, value_name = "N", value_parser = parse_count)]
         at_most: Option<usize>,
     },
-    /// Show the same, painted anew every second.
+    /// Show the same, updated every second.
     Watch {
         #[command(flatten)]
         run_dir_args: RunDirArgs,
     },
-    /// Tell why a connection is carried as it is: its last decisions, with their figures.
+    /// Show the last decisions on one connection, with their figures.
     Explain {
-        /// The connection: eight hexadecimal digits, as `status`, `ss -ti` and `ip mptcp monitor` show them.
+        /// Token of the connection: eight hexadecimal digits, as shown by `status`, `ss -ti` and `ip mptcp monitor`.
         #[arg(value_name = "TOKEN", value_parser = parse_token)]
         token: u32,
         #[command(flatten)]
@@ -97,10 +106,10 @@ pub(super) enum PathsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Examine this machine: what stands in the way, and what helps.
+    /// Check whether this host can run `marline paths`, and print remedies.
     #[command(after_help = AFTER_DOCTOR)]
     Doctor {
-        /// Connect to this server over each link, to see whether MPTCP and full-sized packets get through; repeat for more.
+        /// Connect to this server over each link, to check that MPTCP and full-sized packets pass; repeat for more.
         #[arg(long, value_name = "HOST:PORT")]
         probe: Vec<String>,
         #[command(flatten)]
@@ -109,20 +118,20 @@ pub(super) enum PathsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Print which of two kinds of links, or both, cost the fewest joules a byte, by their rates.
+    /// Print which of two kinds of links, or both, uses the least energy per byte at given rates.
     #[command(after_help = AFTER_EIB)]
     Eib {
-        /// The device: a name or a file (`marline energy models`).
+        /// Device energy model: a name or a file (see `marline energy models`).
         #[arg(long, value_name = "NAME|FILE")]
         energy_model: Option<String>,
-        /// The two kinds of links.
+        /// Kinds of the first and the second link.
         #[arg(long, value_name = "KIND,KIND", default_value = "wifi,lte", value_parser = parse_kinds)]
         kinds: (LinkKind, LinkKind),
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// The same as `marline restore`.
+    /// Same as `marline restore`.
     Restore(RestoreArgs),
 }
 
@@ -131,7 +140,7 @@ pub(super) enum PathsCommand {
 pub struct RestoreArgs {
     #[command(flatten)]
     pub(super) run_dir_args: RunDirArgs,
-    /// Say nothing but errors.
+    /// Print only errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
 }
@@ -139,57 +148,60 @@ pub struct RestoreArgs {
 /// `marline paths run`.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// What marline aims for: speed (the highest throughput), latency, energy or cost (the fewest bytes over metered links)
-    /// [default: energy].
+    /// Goal: energy, throughput, latency or metered [default: energy].
     #[arg(long, value_name = "GOAL")]
     pub(super) goal: Option<Goal>,
-    /// Programs here keep what they have not sent short, as `marline edge` does: then a link of a twentieth helps an upload.
+    /// Assume that programs on this host keep their send buffers short, as `marline edge` does.
+    ///
+    /// Then even a link with a twentieth of the rate helps an upload.
     #[arg(long)]
     pub(super) short_queues: bool,
-    /// Who decides: marline, or for comparisons emptcp, wifi-first or mptcp [default: marline].
+    /// Policy: marline, or for comparisons emptcp, wifi-first or mptcp [default: marline].
     #[arg(long, value_name = "NAME")]
     pub(super) policy: Option<Policy>,
-    /// Use this interface, on these terms; repeat for more; with `,optional` it need not be there yet. Without it: every link
-    /// that works, or comes to work, also what is plugged in later.
+    /// Use only this link; repeat for more [default: all links that work, now or later].
+    ///
+    /// With `,optional` the interface need not exist yet.
     #[arg(long, value_name = "IFACE[,…]")]
     pub(super) link: Vec<LinkOption>,
     /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub(super) bypass_vpn: bool,
-    /// The device whose radios the links are taken for: a name or a file (`marline energy models`) [default: typical].
+    /// Device energy model: a name or a file (see `marline energy models`) [default: typical].
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) energy_model: Option<String>,
-    /// Steer all connections together, through the kernel's own path manager: less exact, and it outlives a crash.
+    /// Manage all connections together through the kernel's path manager: less precise, but it survives a crash.
     #[arg(long)]
     pub(super) kernel_pm: bool,
-    /// Change nothing and need no privilege: only say what would be done.
+    /// Only print what would be done; changes nothing and needs no privileges.
     #[arg(long, conflicts_with = "kernel_pm")]
     pub(super) dry_run: bool,
-    /// Lead plain TCP of this host's programs on as MPTCP, too.
+    /// Forward plain TCP connections of programs on this host as MPTCP.
     #[arg(long, conflicts_with = "dry_run")]
     pub(super) transparent: bool,
-    /// Of --transparent: only the programs in this control group.
+    /// With --transparent: forward only connections of programs in this control group.
     #[arg(long, value_name = "PATH")]
     pub(super) cgroup: Option<PathBuf>,
-    /// Of --transparent: only connections to this port, or these; repeat for more.
+    /// With --transparent: forward only connections to this port or range of ports; repeat for more.
     #[arg(long, value_name = "PORT[-PORT]")]
     pub(super) port: Vec<PortRange>,
-    /// Write every input and decision to FILE, for `marline replay`.
+    /// Write a decision log for `marline replay` to FILE.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(super) run_dir_args: RunDirArgs,
-    /// Say nothing but errors.
+    /// Print only errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
 }
 
-/// What `--link` says.
+/// Value of `--link`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LinkOption {
-    /// The interface and its terms.
+    /// Interface and properties of the link.
     pub(super) link: LinkArg,
-    /// It is waited for if there is none of its name; otherwise that is an error, for it may be a slip of the pen.
+    /// Whether the interface may be missing (`later`): the daemon then waits for it. Otherwise a missing interface is an error,
+    /// since its name may be a typo.
     pub(super) is_optional: bool,
 }
 
@@ -200,10 +212,10 @@ impl FromStr for LinkOption {
         let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
             text.split(',').partition(|part| *part == "optional");
         let link = link_parts.join(",").parse().map_err(|error| match error {
-            // A download's links have a limit, and cannot be waited for.
+            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `later`.
             ParseLinkArgError::UnknownKey(part) => {
                 format!(
-                    "`{part}`: after the interface come kind=, metered=, budget= or optional, separated by commas"
+                    "`{part}`: use kind=, metered=, budget= or optional after the interface, separated by commas"
                 )
             }
             error => error.to_string(),
@@ -212,14 +224,15 @@ impl FromStr for LinkOption {
     }
 }
 
-/// Where a daemon is.
+/// Option for the run directory of a daemon.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RunDirArgs {
-    /// Where the daemon's socket and its notes for the time after a crash are [default: /run/marline].
+    /// Directory of the daemon's control socket and of its state for recovery after a crash [default: /run/marline].
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
 }
 
+/// Parses an MPTCP token, with or without `0x`.
 fn parse_token(text: &str) -> Result<u32, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let is_hex = (1..=8).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -228,7 +241,7 @@ fn parse_token(text: &str) -> Result<u32, String> {
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number of connections, such as 20"))
+    text.parse().map_err(|_| format!("`{text}` is not a number of connections such as 20"))
 }
 
 fn parse_kinds(text: &str) -> Result<(LinkKind, LinkKind), String> {
@@ -245,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_hexadecimal_with_or_without_its_mark() {
+    fn a_token_is_hexadecimal_with_or_without_a_prefix() {
         assert_eq!(parse_token("7b9c2f7a"), Ok(0x7b9c_2f7a));
         assert_eq!(parse_token("0x10"), Ok(16));
         for bad in ["", "0x", "x", "123456789", "-1", "+1"] {
@@ -254,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_may_be_waited_for() {
+    fn a_link_may_be_optional() {
         let parse_link =
             |text: &str| text.parse::<LinkOption>().map(|wanted| (wanted.link.name, wanted.is_optional));
         assert_eq!(parse_link("usb0"), Ok(("usb0".into(), false)));
@@ -268,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn two_kinds_are_named_with_a_comma() {
+    fn two_kinds_are_separated_by_a_comma() {
         assert_eq!(parse_kinds("wifi,nr"), Ok((LinkKind::Wifi, LinkKind::Nr)));
         for bad in ["wifi", "wifi,", "wifi,4g", "wifi,lte,nr"] {
             assert!(parse_kinds(bad).is_err(), "{bad}");

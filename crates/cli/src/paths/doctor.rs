@@ -1,4 +1,4 @@
-//! `marline paths doctor`: findings as a list for people, or as JSON.
+//! `marline paths doctor`: checks the host and prints the findings as a list or as JSON.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::args::LinkOption;
 use super::{print_result, say, to_json};
 use crate::{CliError, ConfigFile, energy};
 
-/// Examines this machine for a run with this configuration; what a run would refuse of it is refused here, too.
+/// Checks the host for a run with this configuration. Fails if `marline paths run` would reject the configuration.
 pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), CliError> {
     energy::select_model(None, file.energy_model.as_deref())?;
     file.paths.forward_scope()?;
@@ -26,7 +26,7 @@ pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: boo
     let mut facts = facts.map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
     let links: Vec<Interface> = facts.survey.interfaces.iter().filter(|link| link.is_usable()).cloned().collect();
     if !servers.is_empty() && links.is_empty() {
-        say("--probe: no link can be used, so nothing is tried");
+        say("--probe: skipped, since no link can be used");
     }
     let mut probe_results = Vec::new();
     if !links.is_empty() {
@@ -51,17 +51,17 @@ fn render(report: &Report) -> String {
         };
         text += &format!("{mark}  {:<width$}  {}\n", finding.name, printable(&finding.message));
         if !finding.remedy.is_empty() {
-            text += &format!("{:width$}  what helps: {}\n", "", printable(&finding.remedy), width = width + 7);
+            text += &format!("{:width$}  remedy: {}\n", "", printable(&finding.remedy), width = width + 7);
         }
     }
     let mut probes = report.findings.iter().filter(|finding| finding.name == "probe").peekable();
     let is_probe_unsuccessful = probes.peek().is_some() && probes.all(|finding| finding.severity != Severity::Ok);
     text += if report.ok && is_probe_unsuccessful {
-        "\nThis machine is fit for `marline paths`, but no probe has shown MPTCP over any link: see above.\n"
+        "\nThis host can run `marline paths`, but no probe has shown MPTCP over any link: see above.\n"
     } else if report.ok {
-        "\nNothing stands in the way of `marline paths`.\n"
+        "\nThis host can run `marline paths`.\n"
     } else {
-        "\nWhat is marked WRONG stands in the way of `marline paths`.\n"
+        "\nThis host cannot run `marline paths`: fix the findings marked WRONG.\n"
     };
     text
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_finding_has_a_line_and_below_it_what_helps() {
+    fn each_finding_has_a_line_followed_by_its_remedy() {
         let finding = |name, state, says: &str, remedy: &str| Finding {
             name,
             severity: state,
@@ -87,13 +87,13 @@ mod tests {
         assert_eq!(
             render(&Report { ok: false, findings }),
             "ok     kernel        Linux 6.18\n\
-             WRONG  path manager  another one is active\n                     what helps: stop it\n\n\
-             What is marked WRONG stands in the way of `marline paths`.\n"
+             WRONG  path manager  another one is active\n                     remedy: stop it\n\n\
+             This host cannot run `marline paths`: fix the findings marked WRONG.\n"
         );
     }
 
     #[test]
-    fn probes_that_all_failed_are_no_good_end() {
+    fn the_verdict_mentions_probes_if_all_of_them_failed() {
         let report = |states: &[Severity]| {
             let probe = |state: &Severity| Finding {
                 name: "probe",
@@ -108,7 +108,7 @@ mod tests {
                 .ends_with("no probe has shown MPTCP over any link: see above.\n")
         );
         for states in [&[Severity::Note, Severity::Ok][..], &[]] {
-            assert!(report(states).ends_with("\nNothing stands in the way of `marline paths`.\n"));
+            assert!(report(states).ends_with("\nThis host can run `marline paths`.\n"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `marline paths eib`: the energy information base of a device, as eMPTCP's Table 2 has it.
+//! `marline paths eib`: prints the energy information base of a device in the form of Table 2 of the eMPTCP paper.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{print_result, to_json};
 use crate::{CliError, ConfigFile, energy};
 
-/// One line. Serialises to one element of `rows` of `--json`.
+/// One row. Serialises to one element of `rows` of `--json`.
 #[derive(Serialize)]
 struct JsonRow {
     second_mbps: f64,
@@ -19,7 +19,7 @@ struct JsonRow {
     both: bool,
 }
 
-/// Prints the base.
+/// Prints the energy information base.
 pub(super) fn run(
     model: Option<&str>,
     (first, second): (LinkKind, LinkKind),
@@ -27,12 +27,13 @@ pub(super) fn run(
     config: Option<&Path>,
 ) -> Result<(), CliError> {
     let configured = ConfigFile::read(config)?.energy_model;
-    let no_model = || CliError::usage("the configuration says no energy model: name one with --energy-model");
+    let no_model =
+        || CliError::usage("the configuration file disables energy models: name one with --energy-model");
     let model = energy::select_model(model, configured.as_deref())?.ok_or_else(no_model)?;
     let Some(base) = EnergyInfoBase::new(&model, first, second) else {
         let missing = if model.radio(first).is_none() { first } else { second };
         return Err(CliError::usage(format!(
-            "the model {} has no {missing} radio; `marline energy show {0}` shows those it has",
+            "the model {} has no {missing} radio; `marline energy show {0}` lists its radios",
             model.name()
         )));
     };
@@ -44,7 +45,7 @@ pub(super) fn run(
     print_result(&table(model.name(), first, second, &rows))
 }
 
-/// Mbit/s of the second link: the paper's own four, and what links of today carry.
+/// Rates of the second link: the four of the paper, and those of present links.
 fn rates() -> Vec<Bitrate> {
     let kbps = [500, 1000, 1500, 2000, 3000, 5000, 8000, 12_000, 20_000, 50_000, 100_000];
     kbps.map(|kbps: u64| Bitrate::from_bits_per_sec(kbps * 1000)).into()
@@ -73,7 +74,7 @@ fn table(model: &str, first: LinkKind, second: LinkKind, eib_rows: &[JsonRow]) -
     for line in eib_rows {
         let first_above = line.first_above_mbps.map_or_else(|| "never".to_owned(), three_decimals);
         let both = match line.first_above_mbps {
-            _ if !line.both => "nowhere".to_owned(),
+            _ if !line.both => "never".to_owned(),
             Some(first_alone) => {
                 format!("{} to {}", three_decimals(line.second_below_mbps), three_decimals(first_alone))
             }
@@ -87,7 +88,7 @@ fn table(model: &str, first: LinkKind, second: LinkKind, eib_rows: &[JsonRow]) -
         ]);
     }
     format!(
-        "{model}: what costs the fewest joules a byte, by the rate of the {first} link in Mbit/s\n\n{}",
+        "{model}: links with the least energy per byte, by the rate of the {first} link in Mbit/s\n\n{}",
         energy::render_table(&rows)
     )
 }
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_where_both_are_best() {
+    fn a_row_has_the_range_in_which_both_links_are_best() {
         let line =
             |both, above| JsonRow { second_mbps: 1.0, second_below_mbps: 0.234, first_above_mbps: above, both };
         let text = table("m", LinkKind::Wifi, LinkKind::Lte, &[line(true, Some(0.502)), line(false, None)]);
@@ -107,7 +108,7 @@ mod tests {
             [
                 "lte, Mbit/s  lte alone below  both            wifi alone above",
                 "1.0          0.234            0.234 to 0.502  0.502",
-                "1.0          0.234            nowhere         never",
+                "1.0          0.234            never           never",
             ]
         );
     }

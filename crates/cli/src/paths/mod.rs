@@ -1,8 +1,8 @@
-//! `marline paths`: from words to a daemon that steers MPTCP connections, and to questions that it answers.
+//! `marline paths`: runs the MPTCP path manager from its arguments, and sends control requests to a running one.
 //!
-//! 1. Everything that the user wrote, and whether this machine is fit for it, is looked at before anything is changed.
-//! 2. What is said about the run goes to standard error, results to standard output; each result has a `--json` twin.
-//! 3. Nothing here decides or changes anything: `core::paths` and `marline_paths` do.
+//! 1. All arguments and the suitability of the host are checked before the host is changed.
+//! 2. Notices go to standard error and results to standard output; each result is also available with `--json`.
+//! 3. This module makes no decisions and changes nothing: `core::paths` decides and `marline_paths` acts.
 
 mod args;
 mod doctor;
@@ -26,7 +26,7 @@ pub(crate) use self::args::{AFTER_HELP, AFTER_RESTORE, PathsArgs, RestoreArgs};
 pub(crate) use self::render::repeat;
 pub(crate) use self::run::PathsConfig;
 
-/// Does what was asked for.
+/// Runs a subcommand of `marline paths`.
 pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError> {
     match args.command {
         None => run::run(args.run, config),
@@ -55,7 +55,7 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
                         Ok(status)
                     }
                     Ok(_) => Err(unexpected_reply()),
-                    // There was one a second ago.
+                    // The daemon responded a second ago, so it has ended since.
                     Err(ControlError::NotRunning { .. }) if has_answered => {
                         Err(query_error(&ControlError::Ended(control::COMMAND_NAME)))
                     }
@@ -99,20 +99,20 @@ fn restore(run_dir: &Path, quiet: bool) -> Result<(), CliError> {
         return Err(CliError::failed(result.remaining.join("; ")));
     }
     if !quiet && result.restored.is_empty() {
-        say("there is nothing to put back");
+        say("nothing to restore");
     }
     Ok(())
 }
 
-/// Where a daemon is looked for.
+/// Run directory in which a daemon is expected.
 struct DaemonLocation {
     run_dir: PathBuf,
-    /// Somebody said so; otherwise it is the usual place.
+    /// The directory was set by an option or the configuration file; otherwise it is the default.
     is_explicit: bool,
 }
 
 impl DaemonLocation {
-    /// The command line's, else the configuration's, which is read only then.
+    /// The directory of the command line, else that of the configuration file. The file is not read if it is not needed.
     fn from_args(run_dir_args: &RunDirArgs, config: Option<&Path>) -> Result<Self, CliError> {
         let file = if run_dir_args.run_dir.is_some() && config.is_none() {
             ConfigFile::default()
@@ -128,31 +128,32 @@ impl DaemonLocation {
     }
 }
 
-/// The run directory that somebody has named.
+/// The run directory of the command line or the configuration file.
 fn explicit_run_dir(run_dir_args: &RunDirArgs, file: &ConfigFile) -> Result<Option<PathBuf>, CliError> {
     let run_dir = run_dir_args.run_dir.clone().or_else(|| file.paths.run_dir.clone());
     match run_dir.as_deref().filter(|named| named.exists() && !named.is_dir()) {
         Some(path) => Err(CliError::usage(format!(
-            "--run-dir {}: it is no directory; name one, or one that can be made",
+            "--run-dir {}: not a directory; name a directory or a path where one can be created",
             path.display()
         ))),
         None => Ok(run_dir),
     }
 }
 
-/// The daemon's answer.
+/// Sends a request to the daemon and maps its errors to exit codes.
 fn query(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlReply, CliError> {
     query_daemon(location, request).map_err(|error| query_error(&error))
 }
 
+/// Maps an error of a control socket to an exit code.
 pub(crate) fn query_error(error: &ControlError) -> CliError {
     let code =
         if matches!(error, ControlError::NotPermitted { .. }) { CliError::PRIVILEGE } else { CliError::FAILED };
     CliError::new(code, error.to_string())
 }
 
-/// The same, or why there is none. Where nobody names a run directory, the one of a user's dry run counts if there is no
-/// other.
+/// Sends a request to the daemon. Without an explicit run directory, a dry run of this user responds if no daemon runs in the
+/// default directory.
 fn query_daemon(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlReply, ControlError> {
     let user_dir = if location.is_explicit { None } else { user_run_dir() };
     match (control::query(&location.run_dir, request), user_dir) {
@@ -163,13 +164,13 @@ fn query_daemon(location: &DaemonLocation, request: &ControlRequest) -> Result<C
     }
 }
 
-/// Where a user without privileges may have sockets.
+/// Run directory of a user without privileges.
 pub(crate) fn user_run_dir() -> Option<PathBuf> {
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|place| !place.is_empty())?;
     Some(Path::new(&runtime_dir).join("marline"))
 }
 
-/// Where the socket of a daemon may be that needs no privileges, the likelier place first.
+/// Run directories of a daemon that needs no privileges: the explicit one, or the default and then that of the user.
 #[cfg(feature = "fleet")]
 pub(crate) fn run_dirs(given: Option<&Path>) -> Vec<PathBuf> {
     match given {
@@ -178,7 +179,7 @@ pub(crate) fn run_dirs(given: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// How the daemon's errors end the process.
+/// Maps an error of the path manager to an exit code.
 fn to_cli_error(error: PathsError) -> CliError {
     let code = match &error {
         PathsError::NotPermitted { .. } | PathsError::NotWritable(_) => CliError::PRIVILEGE,
@@ -188,9 +189,9 @@ fn to_cli_error(error: PathsError) -> CliError {
     CliError::new(code, error.to_string())
 }
 
-/// An answer to another question.
+/// Error for a response that does not match the request.
 fn unexpected_reply() -> CliError {
-    CliError::failed("the daemon answers something else than it was asked: it may be of another version")
+    CliError::failed("unexpected response of the daemon: it may be of another version; restart it")
 }
 
 fn to_json(value: &impl serde::Serialize) -> Result<String, CliError> {

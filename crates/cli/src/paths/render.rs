@@ -1,10 +1,8 @@
-//! What a status looks like to people: tables, once or painted anew every second.
+//! Renders the [`Status`] of the path manager as tables, once or updated every second.
 //!
-//! In: a [`Status`]. Out: lines that fit a terminal, on standard output.
-//!
-//! 1. On a terminal that can, the screen is painted over from its top; a dumb one, or a file, gets one table after the
+//! 1. On a terminal, each update overwrites the screen from its top. On a dumb terminal, or in a file, the updates follow each
 //!    other.
-//! 2. Reasons are sentences and come last, so that a narrow terminal cuts them and no figure.
+//! 2. Reasons are sentences and are in the last column, so that a narrow terminal truncates them and not the figures.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -17,12 +15,12 @@ use crate::CliError;
 use crate::energy::render_table;
 use crate::progress::{rate, size, time};
 
-/// How many connections are shown where nobody says. chosen: more than a screen holds.
+/// Default for the number of connections that are shown. Chosen: more than a screen shows.
 pub(super) const DEFAULT_MAX_CONNECTIONS: usize = 100;
-/// chosen: as often as a person reads figures.
+/// Interval of updates. Chosen: people do not read figures more often.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Everything, for a terminal.
+/// The whole status as text.
 pub(super) fn render_status(status: &Status, at_most: usize) -> String {
     let mut text = header(status);
     text += "\n";
@@ -35,12 +33,12 @@ pub(super) fn render_status(status: &Status, at_most: usize) -> String {
     text
 }
 
-/// Paints what `ask` tells, until it fails.
+/// Shows the status that `query` returns every second, until it fails.
 pub(super) fn watch(mut query: impl FnMut() -> Result<Box<Status>, CliError>) -> Result<(), CliError> {
     repeat(|| Ok(render_status(&*query()?, DEFAULT_MAX_CONNECTIONS)))
 }
 
-/// Paints what `ask` tells each second, until it fails.
+/// Shows the text that `query` returns every second, until it fails.
 pub(crate) fn repeat(mut query: impl FnMut() -> Result<String, CliError>) -> Result<(), CliError> {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     let can_repaint = std::io::stdout().is_terminal() && !is_dumb;
@@ -59,7 +57,8 @@ pub(crate) fn repeat(mut query: impl FnMut() -> Result<String, CliError>) -> Res
     }
 }
 
-/// From the top of the screen, each line cut at its end, and nothing of the last painting left.
+/// Escape sequences and text that overwrite the screen from its top. Lines are truncated to the width, and the rest of the
+/// previous text is erased.
 fn screen(text: &str, columns: usize, rows: usize) -> String {
     let mut screen_text = String::from("\x1b[H");
     for line in text.lines().take(rows.saturating_sub(1)) {
@@ -69,7 +68,7 @@ fn screen(text: &str, columns: usize, rows: usize) -> String {
     screen_text + "\x1b[J"
 }
 
-/// Columns and rows of the terminal behind standard output; 80 × 24 when it does not say.
+/// Columns and rows of the terminal of standard output; 80 × 24 if they are unknown.
 fn terminal_size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
@@ -92,17 +91,17 @@ fn header(status: &Status) -> String {
     }
     let counts = &status.counts;
     let (count, verb) = match status.mode.as_str() {
-        "kernel-pm" => (counts.managed, "steered together"),
-        "dry-run" => (counts.managed + counts.unmanaged, "looked at"),
-        _ => (counts.managed, "steered"),
+        "kernel-pm" => (counts.managed, "managed together"),
+        "dry-run" => (counts.managed + counts.unmanaged, "observed"),
+        _ => (counts.managed, "managed"),
     };
     let _ = write!(text, "\n{count} connections {verb}, {} active", counts.active);
     let unmanaged = if status.mode == "dry-run" { 0 } else { counts.unmanaged };
     for (count, what) in [
         (counts.adopted, "adopted"),
-        (unmanaged, "not to be steered"),
+        (unmanaged, "unmanaged"),
         (counts.plain_now, "plain TCP instead of MPTCP"),
-        (counts.fallen_back, "fell back since the start"),
+        (counts.fallen_back, "fell back to TCP since the start"),
         (counts.refused, "commands refused"),
         (counts.resyncs, "times resynchronised"),
     ] {
@@ -113,7 +112,7 @@ fn header(status: &Status) -> String {
     if let Some(forwarder) = &status.forwarder {
         let _ = write!(
             text,
-            "\nplain TCP led here: {} open, {} became MPTCP, {} stayed plain TCP, {} not reached, {} carried",
+            "\nforwarded TCP connections: {} open, {} with MPTCP, {} with plain TCP, {} failed, {} transferred",
             forwarder.open,
             forwarder.mptcp,
             forwarder.fallen_back,
@@ -157,10 +156,9 @@ fn link_table(status: &Status) -> String {
 
 fn connection_table(status: &Status, at_most: usize) -> String {
     if status.connections.is_empty() {
-        return "No MPTCP connection is open. `marline run -- COMMAND` makes a command's connections MPTCP.\n"
-            .into();
+        return "No MPTCP connection is open. Use `marline run -- COMMAND` to run a command with MPTCP.\n".into();
     }
-    let mut rows = vec![["TOKEN", "SERVER", "DOWN", "RECEIVED", "OVER", "WHY"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["TOKEN", "SERVER", "DOWN", "RECEIVED", "LINKS", "REASON"].map(str::to_owned).to_vec()];
     for connection in status.connections.iter().take(at_most) {
         rows.push(vec![
             format!("{:08x}", connection.token),
@@ -180,7 +178,7 @@ fn connection_table(status: &Status, at_most: usize) -> String {
     text
 }
 
-/// `wlan0, wwan0 (suspended)`.
+/// Links of a connection's subflows, such as `wlan0, wwan0 (suspended)`.
 fn subflow_list(connection: &Connection) -> String {
     let describe = |subflow: &Subflow| {
         let link = subflow.link.as_deref().unwrap_or("?");
@@ -193,7 +191,7 @@ fn subflow_list(connection: &Connection) -> String {
     if subflows.is_empty() { "-".to_owned() } else { subflows.join(", ") }
 }
 
-/// One connection, its subflows, and what was decided on it.
+/// One connection with its subflows and the decisions on it.
 pub(super) fn render_explanation(explained: &Explanation) -> String {
     let connection = &explained.connection;
     let adopted = if connection.adopted { ", adopted from before the daemon's start" } else { "" };
@@ -206,7 +204,7 @@ pub(super) fn render_explanation(explained: &Explanation) -> String {
         size(connection.sent_bytes),
         rate(connection.down_mbps * 1e6)
     );
-    let header = ["LINK", "FROM", "TO", "STATE", "DOWN", "RECEIVED", "ROUND TRIP"];
+    let header = ["LINK", "FROM", "TO", "STATE", "DOWN", "RECEIVED", "RTT"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for subflow in &connection.subflows {
         let suffix = if subflow.initial { ", the first" } else { "" };
@@ -223,7 +221,7 @@ pub(super) fn render_explanation(explained: &Explanation) -> String {
     text += &render_table(&rows);
     text += "\n";
     if explained.decisions.is_empty() {
-        text += "Nothing has been decided on it yet.\n";
+        text += "There is no decision on this connection yet.\n";
     }
     let rows: Vec<Vec<String>> = explained
         .decisions
@@ -237,7 +235,7 @@ fn server_text(connection: &Connection) -> String {
     connection.server.map_or_else(|| "?".to_owned(), |server| server.to_string())
 }
 
-/// The word that options and JSON have for it.
+/// Name of a value in options and JSON.
 pub(super) fn wire_name(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
@@ -273,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_a_head_links_and_connections() {
+    fn a_status_has_a_header_links_and_connections() {
         let text = render_status(&example(), 10);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[0],
             "marline paths 0.1.0, process 7, for 2 min 5 s: policy wifi-first, goal energy, userspace; 12.3 J on typical"
         );
-        assert_eq!(lines[1], "2 connections steered, 1 active, 3 plain TCP instead of MPTCP");
+        assert_eq!(lines[1], "2 connections managed, 1 active, 3 plain TCP instead of MPTCP");
         assert!(lines[4].starts_with("wlan0  wifi  up") && lines[4].contains("12.3 Mbit/s"), "{}", lines[4]);
         assert!(lines[5].contains("up, metered, 1.5GB of 2.0GB left  0 + 1 suspended"), "{}", lines[5]);
         assert_eq!(
@@ -291,20 +289,20 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_are_steered_together_or_looked_at_are_called_so() {
+    fn the_header_names_the_mode_of_management() {
         let second = |mode: &str, managed, unmanaged| {
             let counts =
                 marline_paths::status::StatusCounts { managed, unmanaged, active: 1, ..Default::default() };
             let text = render_status(&Status { mode: mode.into(), counts, ..example() }, 10);
             text.lines().nth(1).unwrap().to_owned()
         };
-        assert_eq!(second("kernel-pm", 2, 0), "2 connections steered together, 1 active");
-        assert_eq!(second("dry-run", 0, 2), "2 connections looked at, 1 active");
-        assert_eq!(second("userspace", 1, 1), "1 connections steered, 1 active, 1 not to be steered");
+        assert_eq!(second("kernel-pm", 2, 0), "2 connections managed together, 1 active");
+        assert_eq!(second("dry-run", 0, 2), "2 connections observed, 1 active");
+        assert_eq!(second("userspace", 1, 1), "1 connections managed, 1 active, 1 unmanaged");
     }
 
     #[test]
-    fn a_forwarder_has_a_line_and_a_rate_of_nothing_is_no_negative_one() {
+    fn the_forwarder_has_a_line_and_negative_zero_is_printed_as_zero() {
         let forwarder =
             marline_paths::status::ForwarderStatus { open: 3, mptcp: 2, bytes: 41_200_000, ..Default::default() };
         let mut with = Status { forwarder: Some(forwarder), ..example() };
@@ -313,19 +311,19 @@ mod tests {
         let line = text.lines().nth(2).unwrap();
         assert_eq!(
             line,
-            "plain TCP led here: 3 open, 2 became MPTCP, 0 stayed plain TCP, 0 not reached, 41.2MB carried"
+            "forwarded TCP connections: 3 open, 2 with MPTCP, 0 with plain TCP, 0 failed, 41.2MB transferred"
         );
         assert!(text.contains("  0 kbit/s") && !text.contains("-0 "), "{text}");
     }
 
     #[test]
-    fn without_connections_the_way_to_one_is_shown() {
+    fn without_connections_the_status_names_a_command_that_makes_one() {
         let text = render_status(&Status { connections: Vec::new(), ..example() }, 10);
         assert!(text.contains("`marline run -- COMMAND`"), "{text}");
     }
 
     #[test]
-    fn a_painting_is_never_wider_or_higher_than_the_screen() {
+    fn an_update_is_never_wider_or_higher_than_the_screen() {
         let text = render_status(&example(), 10);
         for (columns, rows) in [(0, 0), (1, 1), (40, 5), (200, 50)] {
             let painted = screen(&text, columns, rows);
@@ -337,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explanation_tells_subflows_and_decisions_in_their_order() {
+    fn an_explanation_has_the_subflows_and_the_decisions_in_their_order() {
         let mut connections = example().connections;
         let decision = |ago_s, what: &str| marline_paths::status::Decision { age_s: ago_s, text: what.into() };
         let decisions = vec![decision(3.0, "join wwan0 as a backup"), decision(0.5, "wlan0 alone costs less")];

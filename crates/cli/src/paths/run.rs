@@ -1,8 +1,8 @@
-//! `marline paths run`: from words to a driver that runs until it is stopped.
+//! `marline paths run`: sets up the path manager's driver from the arguments and runs it until it is stopped.
 //!
-//! 1. Order: the command line and the files that it names are read; links are looked for; privilege, kernel and other
-//!    path managers are checked; the claim is taken, the socket is there; only then is anything changed.
-//! 2. SIGINT and SIGTERM end it well: all is put back, and the exit code is 0. SIGHUP changes nothing.
+//! 1. Order: read the command line and its files; select links; check privileges, kernel and other path managers; take the
+//!    instance lock; open the control socket. Only then is the host changed.
+//! 2. SIGINT and SIGTERM restore the host configuration, and the exit code is 0. SIGHUP changes nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
 use crate::{CliError, ConfigFile, energy};
 
-/// `[paths]` of the configuration file; the command line wins, field by field.
+/// Section `[paths]` of the configuration file. The command line overrides it, field by field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PathsConfig {
@@ -39,9 +39,9 @@ pub struct PathsConfig {
     pub goal: Option<Goal>,
     /// As `--policy`.
     pub policy: Option<Policy>,
-    /// As `--link`, by name alone: their terms are below `[link.NAME]`.
+    /// As `--link`, but only names: properties of links are in `[link.NAME]`.
     pub links: Vec<InterfaceName>,
-    /// Further ones, as `--link NAME,optional`: they need not be there yet.
+    /// Further links, as `--link NAME,optional`: they need not exist yet.
     pub optional_links: Vec<InterfaceName>,
     /// As `--kernel-pm`.
     pub kernel_pm: bool,
@@ -49,9 +49,9 @@ pub struct PathsConfig {
     pub bypass_vpn: bool,
     /// As `--transparent`.
     pub transparent: bool,
-    /// Of `transparent`: as `--cgroup`.
+    /// As `--cgroup`, for `transparent`.
     pub cgroup: Option<PathBuf>,
-    /// Of `transparent`: as `--port`, numbers and ranges.
+    /// As `--port`, for `transparent`: numbers and ranges.
     #[serde(deserialize_with = "parse_ports")]
     pub ports: Vec<PortRange>,
     /// As `--run-dir`.
@@ -59,21 +59,21 @@ pub struct PathsConfig {
 }
 
 impl PathsConfig {
-    /// The links that it names.
+    /// The links that the section names.
     pub(super) fn link_options(&self) -> impl Iterator<Item = LinkOption> {
         let link_option =
             |is_optional| move |link: &InterfaceName| LinkOption { link: LinkArg::new(link.as_str()), is_optional };
         self.links.iter().map(link_option(false)).chain(self.optional_links.iter().map(link_option(true)))
     }
 
-    /// Which programs' plain TCP is led on; none: nobody's.
+    /// Programs whose plain TCP is forwarded; `None` without `transparent`.
     pub(super) fn forward_scope(&self) -> Result<Option<Scope>, CliError> {
         let asked = self.transparent.then(|| scope("[paths] cgroup", self.cgroup.as_deref(), &self.ports));
         asked.transpose()
     }
 }
 
-/// `[443, "8000-8999"]`.
+/// Deserializes a list of ports and ranges: `[443, "8000-8999"]`.
 fn parse_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PortRange>, D::Error> {
     let parse_port = |value: toml::Value| match value {
         toml::Value::Integer(number) => number.to_string().parse(),
@@ -84,14 +84,14 @@ fn parse_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PortRan
     values.into_iter().map(parse_port).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
 }
 
-/// What a run is to do, before anything of it is tried.
+/// Validated settings of a run.
 struct RunPlan {
     config: Config,
     choice: LinkSelection,
     budgets: Budgets,
     may_bypass_vpn: bool,
     mode: Mode,
-    /// What a dry run would be.
+    /// The mode that a dry run previews.
     without_dry_run: Mode,
     run_dir: Option<PathBuf>,
     scope: Option<Scope>,
@@ -102,7 +102,7 @@ struct RunPlan {
     no_link_reason: Option<String>,
 }
 
-/// Steers until stopped.
+/// Runs the path manager until it is stopped.
 pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     let file = ConfigFile::read(config)?;
     let plan = plan(args, &file)?;
@@ -110,13 +110,13 @@ pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), CliError> 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
     let result = runtime.block_on(run_driver(plan));
     runtime.shutdown_background();
     result
 }
 
-/// Everything that can be found wrong without changing anything is found here.
+/// Builds the plan and finds all mistakes that can be found without changing the host.
 fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
     for (index, LinkOption { link, .. }) in args.link.iter().enumerate() {
         if args.link[..index].iter().any(|other| other.link.name == link.name) {
@@ -124,13 +124,13 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
         }
         if link.rate_limit.is_some() {
             return Err(CliError::usage(format!(
-                "--link {}: limit= is for downloads of our own; other programs' connections cannot be slowed down",
+                "--link {}: limit= is only for `marline get` and `marline proxy`; connections of other programs cannot be limited",
                 link.name
             )));
         }
     }
     if args.trace.as_deref() == Some(Path::new("-")) {
-        return Err(CliError::usage("--trace -: the log needs a file; name one"));
+        return Err(CliError::usage("--trace -: name a file for the log"));
     }
     let scope = requested_scope(&args, file)?;
     let model = energy::select_model(args.energy_model.as_deref(), file.energy_model.as_deref())?;
@@ -161,10 +161,10 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
         || file.described_links().iter().any(|link| link.budget.is_some());
     let budgets = match mode {
         Mode::DryRun => Budgets::default(),
-        // Without budgets nothing is counted, so nothing is kept either.
+        // Without budgets no usage is counted, so no state file is needed.
         _ if !has_budgets => Budgets::default(),
         _ => Budgets::open(&budget_state_dir(run_dir.as_deref()))
-            .map_err(|error| CliError::failed(format!("{error}: what is used of budgets cannot be kept there")))?,
+            .map_err(|error| CliError::failed(format!("{error}: cannot store the usage of budgets there")))?,
     };
     let SelectedLinks { link_configs: terms, choice, notices: lines, no_link_reason: waiting } =
         select_links(link_options, &budgets, bypass_vpn, file)?;
@@ -177,7 +177,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
         config,
         choice,
         budgets,
-        // A link below a VPN that is to be bypassed may go beside it, as a named one may.
+        // Named links, and links below a bypassed VPN, may be used although a VPN is active.
         may_bypass_vpn: has_named_links || bypass_vpn,
         mode,
         without_dry_run,
@@ -194,31 +194,31 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
     })
 }
 
-/// Where it is written down what was used of budgets: that outlives the machine's end, other than what is in [`RUN_DIR`].
+/// Directory for the usage of budgets. Unlike [`RUN_DIR`], the default survives a reboot.
 fn budget_state_dir(run_dir: Option<&Path>) -> PathBuf {
     let given = run_dir.map(Path::to_owned);
-    // systemd's word for a unit's own directory.
+    // Set by systemd for a unit with `StateDirectory=`.
     let state_dir = given.or_else(|| std::env::var_os("STATE_DIRECTORY").map(PathBuf::from));
     state_dir.unwrap_or_else(|| STATE_DIR.into())
 }
 
-/// The daemons' own place, where it is there and this user may write in it.
+/// The default run directory, if it exists and this user may write to it.
 fn shared_run_dir() -> Option<PathBuf> {
     let path = Path::new(RUN_DIR);
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok().then(|| path.to_owned())
 }
 
-/// For what is to be known after the machine's end.
+/// Default directory for state that survives a reboot.
 const STATE_DIR: &str = "/var/lib/marline";
 
-/// Which programs' plain TCP is led on, by the command line and the file together; none: nobody's.
+/// Programs whose plain TCP is forwarded, from the command line and the configuration file; `None` without `--transparent`.
 fn requested_scope(args: &RunArgs, file: &ConfigFile) -> Result<Option<Scope>, CliError> {
     if !(args.transparent || (file.paths.transparent && !args.dry_run)) {
         let option = if args.cgroup.is_some() { "--cgroup" } else { "--port" };
         return if args.cgroup.is_none() && args.port.is_empty() {
             Ok(None)
         } else {
-            Err(CliError::usage(format!("{option}: it says for whom --transparent is: say that, too")))
+            Err(CliError::usage(format!("{option} needs --transparent")))
         };
     }
     let ports = if args.port.is_empty() { &file.paths.ports } else { &args.port };
@@ -229,31 +229,35 @@ fn requested_scope(args: &RunArgs, file: &ConfigFile) -> Result<Option<Scope>, C
     .map(Some)
 }
 
-/// `word` is how the control group was named.
+/// Builds the scope; `option` names the source of the control group in errors.
 fn scope(option: &str, cgroup: Option<&Path>, ports: &[PortRange]) -> Result<Scope, CliError> {
     let cgroup = cgroup.map(Cgroup::find).transpose();
     let cgroup = cgroup.map_err(|why| CliError::usage(format!("{option}: {why}")))?;
     Ok(Scope { cgroup, ports: ports.to_vec() })
 }
 
-/// `--energy-model none`: every link is as cheap as another.
+/// Model for `--energy-model none`: it has no radios, so all links cost the same energy.
 fn no_radio_model() -> Result<Model, CliError> {
     Model::new("none", [].into(), ConcurrentDraw::default(), Power::ZERO)
         .map_err(|error| CliError::failed(error.to_string()))
 }
 
-/// The links at the start.
+/// Links at the start of a run.
 struct SelectedLinks {
-    /// In the order of their numbers.
+    /// Links in the order of their numbers.
     link_configs: Vec<LinkConfig>,
-    /// How they were chosen.
+    /// Rule by which the links were selected, also for interfaces that appear later.
     choice: LinkSelection,
-    /// What the user should read.
+    /// Notices for the user.
     notices: Vec<String>,
-    /// Why none of them can be used yet.
+    /// Why none of the links can be used yet.
     no_link_reason: Option<String>,
 }
 
+/// Selects the links of the run and their initial states, without changing anything on the host.
+///
+/// A named link that does not exist is an error unless it is optional. That no link can be used is not an error: the daemon
+/// waits.
 fn select_links(
     link_options: Vec<LinkOption>,
     budgets: &Budgets,
@@ -265,15 +269,16 @@ fn select_links(
     let is_absent = |option: &&LinkOption| survey.by_name(&option.link.name).is_none();
     if let Some(missing) = link_options.iter().filter(is_absent).find(|option| !option.is_optional) {
         return Err(no_link_error(&format!(
-            "link {0}: no such interface; `marline links` lists those there are, and `--link {0},optional` waits for it",
+            "link {0}: no such interface; `marline links` lists the interfaces, and `--link {0},optional` waits for it",
             missing.link.name
         )));
     }
     let hints = MeteredHints::query(&survey);
     let is_named = !link_options.is_empty();
-    let absent_notices = link_options.iter().filter(is_absent).map(|option| {
-        format!("link {}: there is no such interface yet; it is used when it comes", option.link.name)
-    });
+    let absent_notices = link_options
+        .iter()
+        .filter(is_absent)
+        .map(|option| format!("link {}: no such interface yet; it will be used when it appears", option.link.name));
     let absent_notices: Vec<String> = absent_notices.collect();
     let named: Vec<LinkArg> = link_options.into_iter().map(|option| option.link).collect();
     let choice = if is_named {
@@ -285,18 +290,19 @@ fn select_links(
     let selection = match choose_links(&survey, &choice, &hints) {
         // At boot, interfaces appear and get their addresses after this program has started.
         Err(error @ LinksError::NoLink { .. }) => {
-            waiting = Some(format!("{error}; waiting until one can be used"));
+            waiting = Some(format!("{error}; waiting for a usable link"));
             ChosenLinks { links: Vec::new(), warnings: Vec::new(), vpn_note: None }
         }
         other => other.map_err(|error| no_link_error(&error))?,
     };
     let mut notices: Vec<String> = selection.vpn_note.into_iter().chain(absent_notices).collect();
     let mut profiles: Vec<_> = selection.links.into_iter().map(|(_, profile)| profile).collect();
-    // What cannot be used yet may come to be used while it runs.
+    // Links that cannot be used yet are configured as well, since they may become usable during the run.
     let pending_links = if is_named {
         let is_pending = |link: &LinkArg| !profiles.iter().any(|profile| profile.name == link.name);
         named.iter().filter(|link| is_pending(link)).cloned().collect()
     } else if survey.vpn.is_some() {
+        // While a VPN is active, the interfaces below it are not candidates.
         Vec::new()
     } else {
         pending_interfaces(&survey).map(|name| file.with_config(LinkArg::new(name))).collect::<Vec<LinkArg>>()
@@ -304,11 +310,15 @@ fn select_links(
     for link in pending_links {
         if let Some(interface) = survey.by_name(&link.name) {
             if is_named {
-                notices.push(format!("link {}: {}; it is used when that changes", link.name, interface.usability));
+                notices.push(format!(
+                    "link {}: {}; it will be used when this changes",
+                    link.name, interface.usability
+                ));
             }
             profiles.push(link.profile_for(interface, &hints));
         }
     }
+    // The budget of a link is what earlier runs have left of it.
     let configs = profiles.into_iter().zip(0..).map(|(profile, number)| LinkConfig {
         id: LinkId(number),
         budget: profile.budget.map(|budget| budgets.remaining(&profile.name, budget)),
@@ -319,11 +329,14 @@ fn select_links(
     Ok(SelectedLinks { link_configs: configs.collect(), choice, notices, no_link_reason: waiting })
 }
 
+/// Checks the host, takes the instance lock, opens the control socket, and runs the driver until it is stopped.
 async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
-    // Before anything is changed: whoever starts it may stop it at once.
+    // Before the host is changed, so that a signal right after the start restores everything.
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        signals.push(signal(kind).map_err(|error| CliError::failed(format!("signals cannot be caught: {error}")))?);
+        signals.push(
+            signal(kind).map_err(|error| CliError::failed(format!("cannot register signal handlers: {error}")))?,
+        );
     }
     let hangup = ReloadSignal::register()?;
     let is_dry_run = plan.mode == Mode::DryRun;
@@ -338,6 +351,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     let has_created_run_dir =
         plan.run_dir.as_deref().map(host_config::ensure_run_dir).transpose().map_err(to_cli_error)? == Some(true);
     let created_run_dir = plan.run_dir.clone().filter(|_| has_created_run_dir);
+    // A dry run takes a lock of its own, so that it can run beside the daemon.
     let role = if is_dry_run { Role::DryRun } else { Role::Paths };
     let instance_lock = plan.run_dir.as_deref().map(|run_dir| InstanceLock::acquire(run_dir, role)).transpose();
     let instance_lock = instance_lock.map_err(|error| to_cli_error(error.into()))?;
@@ -395,7 +409,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     let forwarder_task = async {
         match plan.scope {
             Some(scope) => {
-                // Begun after the ground is laid: that takes away what a forwarder that was killed has left.
+                // Started after the host configuration is set up, which removes the leftovers of a killed forwarder.
                 let config = transparent::Config { scope, ..transparent::Config::default() };
                 match Forwarder::start(config, counts) {
                     Ok(mut forwarder) => forwarder.wait_for_error().await,
@@ -419,7 +433,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     let result = drive(policy, job, stop).await;
     drop((control, observer_lock));
     if let Some(created) = created_run_dir {
-        // Where something is left in it, it is needed.
+        // Fails if the directory is not empty: then its files are still needed.
         let _ = std::fs::remove_dir(created);
     }
     result.map_err(to_cli_error)?;
@@ -430,34 +444,34 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Whether a log can be written there; it is made, and what it holds stays.
+/// Checks that the log can be written. The file is created; existing content is kept.
 fn check_trace_writable(path: &Path) -> Result<(), PathsError> {
     append_log(path).map(drop).map_err(|error| PathsError::DecisionLog { path: path.to_owned(), error })
 }
 
-const RESTORED_NOTICE: &str = "stopped; everything is as it was before";
-/// Where a program that has gone had left its path manager behind.
+const RESTORED_NOTICE: &str = "stopped; the host configuration is restored";
+/// Used if another program had ended without resetting the path manager, which is then reset as well.
 const RESTORED_BUT_KERNEL_PM_NOTICE: &str =
-    "stopped; everything is as it was before, but paths are managed by the kernel again";
+    "stopped; the host configuration is restored, except that the kernel manages paths again";
 
-/// How the forwarder's errors end the process.
+/// Maps an error of the forwarder to an exit code.
 fn forward_error(error: ForwardError) -> CliError {
     let code = if matches!(error, ForwardError::NotPermitted) { CliError::PRIVILEGE } else { CliError::FAILED };
     CliError::new(code, error.to_string())
 }
 
-/// Why `status` cannot ask a dry run.
+/// Notice that a dry run has no control socket.
 fn no_control_notice(run_dir: Option<&Path>) -> String {
     let reason = match run_dir.map(|run_dir| (run_dir, InstanceLock::holder(run_dir, Role::Paths))) {
         Some((run_dir, Some(daemon))) => {
-            format!("{} is of the `marline paths` that runs (process {daemon})", run_dir.display())
+            format!("{} is in use by a running `marline paths` (process {daemon})", run_dir.display())
         }
         _ => "there is no run directory".to_owned(),
     };
-    format!("{reason}, so `marline paths status` cannot ask this one: name another directory with --run-dir")
+    format!("{reason}, so `marline paths status` cannot query this dry run: use another directory with --run-dir")
 }
 
-/// Lines about endpoints that the kernel goes by whatever the policy says.
+/// Notices about endpoints of other programs, which the kernel uses regardless of the policy.
 fn foreign_endpoints(plan: &RunPlan) -> Vec<String> {
     let run_dir = plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR));
     let (Ok(endpoints), Ok(survey)) = (host_config::foreign_endpoints(run_dir), list_interfaces()) else {
@@ -471,8 +485,8 @@ fn foreign_endpoints(plan: &RunPlan) -> Vec<String> {
         };
         if let Some(link) = plan.config.links.iter().find(|link| has_endpoint(&link.name)) {
             lines.push(format!(
-                "endpoint {} id {} is not marline's: the kernel joins {} with it as soon as a connection begins; \
-                 `ip mptcp endpoint delete id {1}` takes it away",
+                "endpoint {} id {} does not belong to marline: with it the kernel adds a subflow over {} to each new connection; \
+                 remove it with `ip mptcp endpoint delete id {1}`",
                 endpoint.address, endpoint.id, link.name
             ));
         }
@@ -480,7 +494,7 @@ fn foreign_endpoints(plan: &RunPlan) -> Vec<String> {
     lines
 }
 
-/// The socket at which `status` asks; none: a dry run without a place for it.
+/// Opens the control socket. `None` for a dry run without a free run directory.
 fn open_control(
     plan: &RunPlan,
     about: RunInfo,
@@ -489,19 +503,19 @@ fn open_control(
 ) -> Result<Option<ControlSocket>, CliError> {
     let Some(run_dir) = &plan.run_dir else { return Ok(None) };
     if plan.mode == Mode::DryRun && InstanceLock::holder(run_dir, Role::Paths).is_some() {
-        // The socket is the daemon's.
+        // The control socket in this directory belongs to the running daemon.
         return Ok(None);
     }
     let listening = ControlSocket::listen(run_dir, about, policy, driver);
     listening.map(Some).map_err(|error| {
         CliError::failed(format!(
-            "{}: {error}: the control socket cannot be made; name another directory with --run-dir",
+            "{}: {error}: cannot create the control socket; use another directory with --run-dir",
             run_dir.display()
         ))
     })
 }
 
-/// `steering wlan0 (wifi) and wwan0 (lte, metered), policy marline, goal energy; Ctrl-C stops it`.
+/// `managing MPTCP over wlan0 (wifi), wwan0 (lte, metered); policy marline, profile energy; Ctrl-C stops it`.
 fn start_notice(config: &Config, mode: Mode) -> String {
     let links: Vec<String> = config
         .links
@@ -509,13 +523,13 @@ fn start_notice(config: &Config, mode: Mode) -> String {
         .map(|link| format!("{} ({}{})", link.name, link.kind, if link.metered { ", metered" } else { "" }))
         .collect();
     let activity = match mode {
-        Mode::Userspace => "steering MPTCP over",
-        Mode::KernelPm => "steering all MPTCP connections together over",
-        Mode::DryRun => "dry run, nothing is changed: looking at MPTCP over",
+        Mode::Userspace => "managing MPTCP over",
+        Mode::KernelPm => "managing all MPTCP connections together over",
+        Mode::DryRun => "dry run, nothing is changed: observing MPTCP over",
     };
     let note = match links.len() {
         0 => "no link yet",
-        1 => " (there is only one link: nothing to choose between yet)",
+        1 => " (only one link yet, so there is no choice)",
         _ => "",
     };
     let (policy, goal) = (super::render::wire_name(&config.policy), super::render::wire_name(&config.goal));

@@ -1,7 +1,7 @@
-//! Progress of several files: a line for each that is being downloaded, and one for all of them.
+//! Progress of several files: one line for each running download and one for the total.
 //!
-//! Names are cut in the middle, so that the ends by which the parts of an archive differ stay visible. Widths are those of
-//! a terminal's columns: a Chinese character takes two.
+//! Long names are shortened in the middle, since the parts of an archive differ at the end of their names. Widths are in
+//! terminal columns: a Chinese character takes two.
 
 use marline_download::{BatchProgress, FileProgress};
 use marline_net::printable::printable;
@@ -14,11 +14,12 @@ use super::figures::{clock, percent, rate, size};
 pub(super) fn draw(overview: &BatchProgress, ink: Ink, columns: usize, rows: usize) -> Vec<String> {
     let width = columns.saturating_sub(1);
     let head = head(overview);
+    // One row is for the total and one for the cursor below it.
     let room = rows.saturating_sub(2);
     let hidden = overview.files.len().saturating_sub(room);
     let shown = overview.files.get(..overview.files.len() - hidden).unwrap_or_default();
     let longest = shown.iter().map(|file| printable(&file.name).width()).max().unwrap_or(0).max(head.width());
-    // Of a wide terminal, names take a third; of a narrow one, what the figures leave.
+    // Names get a third of a wide terminal; on a narrow one, the columns that the figures leave.
     let names = longest.min((width / 3).max(12)).min(width.saturating_sub(FIGURES).max(width.saturating_sub(5)));
     let bar = width.saturating_sub(names + FIGURES).min(40);
     let mut lines: Vec<String> = shown.iter().map(|file| line(file, ink, names, bar, width)).collect();
@@ -76,7 +77,7 @@ fn eta(overview: &BatchProgress) -> Option<f64> {
     (overview.rate > 0.0).then(|| left as f64 * 8.0 / overview.rate)
 }
 
-/// One line for a log: `2 of 5 files, 41.2MB of 200.0MB (20%) at 78.4 Mbit/s, ETA 0:25; a.iso 12%, b.iso 50%`.
+/// One line for output without a terminal: `2 of 5 files, 41.2MB of 200.0MB (20%) at 78.4 Mbit/s, ETA 0:25; a.iso 12%, b.iso 50%`.
 pub(super) fn text(overview: &BatchProgress) -> String {
     let mut text = head(overview);
     text += &match overview.size {
@@ -101,7 +102,7 @@ pub(super) fn text(overview: &BatchProgress) -> String {
     text
 }
 
-/// The text without its middle, if it is wider than that.
+/// Replaces the middle of a text by `~` if it is wider than `width` columns.
 fn middle(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -121,7 +122,7 @@ fn middle(text: &str, width: usize) -> String {
     if width == 0 { String::new() } else { format!("{front}~{back}") }
 }
 
-/// The beginning of a text, at most so wide.
+/// The beginning of a text, at most `width` columns.
 fn cut(text: &str, width: usize) -> String {
     let mut used = 0;
     let fits = |c: &char| {
@@ -136,7 +137,7 @@ fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(blanks))
 }
 
-/// Columns that everything but name and bar takes: ` ` + ` 999.9MB` + ` 999.9 Mbit/s` + ` 100%` + `  0:00:00 left`.
+/// Columns of a line without name and bar: ` ` + ` 999.9MB` + ` 999.9 Mbit/s` + ` 100%` + `  0:00:00 left`.
 const FIGURES: usize = 45;
 
 #[cfg(test)]
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_has_a_line_and_all_have_one() {
+    fn each_file_and_the_total_have_a_line() {
         let lines = draw(&overview(), Ink::Ascii, 80, 24);
         assert_eq!(lines.len(), 4);
         assert!(lines[0].starts_with("ubuntu-24.04~") && lines[0].contains("amd64.iso"), "{}", lines[0]);
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_terminal_shows_fewer_files_and_the_sum() {
+    fn a_terminal_with_few_rows_shows_fewer_files_and_the_total() {
         let lines = draw(&overview(), Ink::Ascii, 80, 4);
         assert_eq!(lines.len(), 3);
         assert!(lines[2].starts_with("3 of 20"));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_has_one_line() {
+    fn progress_without_a_terminal_is_one_line() {
         let text = text(&overview());
         assert!(
             text.starts_with("3 of 20 files, 100.0MB of 500.0MB (20%) at 78.4 Mbit/s, ETA 0:41; ubuntu"),

@@ -1,4 +1,4 @@
-//! Progress where there is no terminal: one line per second, which a log keeps and `grep` finds.
+//! Progress without a terminal: one line per second on standard error, suitable for log files and `grep`.
 
 use marline_download::{BatchProgress, Progress};
 
@@ -7,17 +7,17 @@ use super::files;
 
 /// One line per second on standard error.
 pub(crate) struct Lines {
-    /// Whole seconds for which a line was written.
+    /// Second of the last line, counted from the start.
     last: u64,
 }
 
 impl Lines {
-    /// Nothing is written before the first second is over: a short download leaves one line, its summary.
+    /// The first line appears after one second, so a short download prints only its summary.
     pub(crate) fn new() -> Self {
         Self { last: 0 }
     }
 
-    /// Writes a line if a new second has begun.
+    /// Writes the progress of one file if a new second has begun.
     pub(crate) fn progress(&mut self, progress: &Progress) {
         let second = progress.elapsed_s.max(0.0) as u64;
         if second > self.last {
@@ -26,7 +26,7 @@ impl Lines {
         }
     }
 
-    /// The same of several files.
+    /// As [`Self::progress`], for several files.
     pub(crate) fn overview(&mut self, overview: &BatchProgress) {
         let second = overview.elapsed_s.max(0.0) as u64;
         if second > self.last {
@@ -75,7 +75,7 @@ mod tests {
     use marline_download::LinkProgress;
 
     #[test]
-    fn a_line_tells_the_whole_and_each_link() {
+    fn a_line_has_the_total_and_each_link() {
         let link = |name: &str, rate, state: &str| LinkProgress {
             name: name.into(),
             kind: LinkKind::Wifi,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_again_for_the_checksum_is_called_checking() {
+    fn verification_of_the_checksum_is_shown_as_checking() {
         let progress = Progress { received: 4_000_000, checked_bytes: Some(1_000_000), ..Progress::default() };
         assert_eq!(text(&progress), "checking: 1.0MB of 4.0MB (25%)");
     }

@@ -1,10 +1,10 @@
-//! `marline proxy` and `marline play`: from words to a proxy that runs, or to a player that finds one.
+//! `marline proxy` and `marline play`: run a proxy from its arguments, or start a player that uses one.
 //!
-//! 1. What the proxy says of itself goes to standard error, one line each; with `--json` one object goes to standard
-//!    output, for programs that start it.
-//! 2. `play` without `--player` prints the address and nothing else on standard output.
-//! 3. `play --player` uses a proxy that listens already, else it runs one for as long as the player does; the exit code
-//!    is the player's.
+//! 1. Notices of the proxy go to standard error, one line each. With `--json`, one object with its addresses goes to standard
+//!    output, for programs that start the proxy.
+//! 2. `play` without `--player` prints the URL and nothing else on standard output.
+//! 3. `play --player` uses a proxy that is running, else it runs one for as long as the player runs. The exit code is that of
+//!    the player.
 
 mod args;
 
@@ -51,7 +51,7 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), CliError
         if json {
             let object =
                 serde_json::json!({"listen": addresses.media_addr.to_string(), "status": addresses.status_url});
-            // Whoever does not listen any more has got what he wanted.
+            // Errors are ignored: a reader that has closed the pipe does not need the addresses.
             let _ = print_result(&format!("{object}\n"));
         }
     };
@@ -65,27 +65,26 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), CliError
     })?
 }
 
-/// Prints an address for a player, or starts one.
+/// Prints the proxy URL for a player, or starts the player.
 pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError> {
     let media_url = playable_url(args.url.expose())?;
     let url = proxy_url(args.listen, "", &media_url);
     let origin_headers = parse_origin_headers(&args, &media_url)?;
     if origin_headers.is_some() && !args.page && args.player.is_none() {
-        let message =
-            "-H needs --player or --page; without them, have the player send the field: the proxy passes it on";
+        let message = "-H needs --player or --page; otherwise set the field in the player: the proxy forwards it";
         return Err(CliError::usage(message));
     }
     let mut listen = args.listen;
     let mut is_proxy_running = TcpStream::connect_timeout(&listen, Duration::from_secs(1)).is_ok();
     if is_proxy_running && origin_headers.is_some() {
-        // That proxy does not know the fields.
+        // A running proxy does not know these header fields, so a separate one is started.
         listen.set_port(0);
         is_proxy_running = false;
     }
     if args.page {
         if is_proxy_running {
-            let message = "a proxy runs already: open the player page that it has printed at its start";
-            return Err(CliError::failed(format!("{}: {message}, with #URL behind it", args.listen)));
+            let message = "a proxy is running already: open the player page that it printed at its start";
+            return Err(CliError::failed(format!("{}: {message}, with #URL appended", args.listen)));
         }
         let options = Options { listen, origin_headers, ..build_options(args.links, args.playback, config)? };
         let started = |addresses: &ProxyAddresses| {
@@ -96,7 +95,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
     }
     let Some(player) = args.player else {
         if !is_proxy_running {
-            output::say(&format!("nothing listens on {} yet: start `marline proxy`", args.listen));
+            output::say(&format!("no proxy listens on {} yet: start `marline proxy`", args.listen));
         }
         return print_result(&format!("{url}\n"));
     };
@@ -121,11 +120,11 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
             let url = proxy_url(listen, &prefix, &media_url);
             let (exit_tx, exit_rx) = tokio::sync::oneshot::channel();
             let mut child = player_command(&player, &url).spawn().map_err(|error| spawn_error(&player, &error))?;
-            // A thread waits: the loop serves the player meanwhile.
+            // A thread waits for the player, while the event loop serves it.
             std::thread::spawn(move || exit_tx.send(child.wait()));
             match exit_rx.await {
                 Ok(Ok(status)) => player_exit(status),
-                _ => Err(CliError::failed(format!("{player}: nobody knows how it ended"))),
+                _ => Err(CliError::failed(format!("{player}: its exit status is unknown"))),
             }
         };
         let player_then_stop = async {
@@ -140,7 +139,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
     })?
 }
 
-/// The terms of a proxy, with what the configuration file adds.
+/// Options of a proxy, from the arguments and the configuration file.
 fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Path>) -> Result<Options, CliError> {
     let file = ConfigFile::read(config)?;
     let links = if link_args.link.is_empty() {
@@ -153,12 +152,12 @@ fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Pa
     options.ca_file = link_args.ca_file;
     if playback.policy != Policy::Marline && playback.goal != Objective::Energy {
         return Err(CliError::usage(
-            "--goal other than energy is for --policy marline alone: GreenBag knows only energy",
+            "--goal other than energy needs --policy marline: GreenBag supports only energy",
         ));
     }
     if playback.goal == Objective::Cost && options.metered != MeteredUse::Use {
         return Err(CliError::usage(
-            "--goal cost needs --metered use: otherwise metered links are not used while another works",
+            "--goal cost needs --metered use: otherwise metered links are unused while another link works",
         ));
     }
     if playback.policy == Policy::Marline && playback.greenbag.is_some() {
@@ -175,35 +174,33 @@ fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Pa
     Ok(options)
 }
 
-/// Tells people where it is.
+/// Prints the addresses of the proxy.
 fn print_addresses(addresses: &ProxyAddresses) {
     addresses.notices.iter().for_each(|line| output::say(line));
     output::say(&format!("play http://{}/URL; HTTP and SOCKS5 proxy on the same port", addresses.media_addr));
     output::say(&format!("status {0}, player page {0}play", addresses.status_url));
     if let Some(name) = proxy_variable(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
-        output::say(&format!(
-            "{name} is set and not used here: this proxy reaches servers directly, over the links"
-        ));
+        output::say(&format!("{name} is set but ignored: this proxy connects to servers directly, over the links"));
     }
 }
 
-/// A variable that names a proxy for programs that heed it; its value may hold a password.
+/// A variable that names an upstream proxy for other programs. Its value is not printed, since it may contain a password.
 fn proxy_variable(is_set: impl Fn(&str) -> bool) -> Option<&'static str> {
     ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"].into_iter().find(|name| is_set(name))
 }
 
-/// The header fields for the origin of the URL; none: `-H` was not used.
+/// Header fields for the origin of the URL; `None` without `-H`.
 fn parse_origin_headers(args: &PlayArgs, url: &str) -> Result<Option<OriginHeaders>, CliError> {
     let fields = args.header.iter().map(|text| parse_header(text.expose())).collect::<Result<Vec<_>, _>>()?;
     if fields.is_empty() {
         return Ok(None);
     }
-    let url = Url::parse(url).map_err(|error| CliError::usage(format!("the URL cannot be read: {error}")))?;
+    let url = Url::parse(url).map_err(|error| CliError::usage(format!("cannot parse the URL: {error}")))?;
     let origin_headers = OriginHeaders::new(url, &fields);
-    origin_headers.map(Some).map_err(|error| CliError::failed(format!("no random token can be made: {error}")))
+    origin_headers.map(Some).map_err(|error| CliError::failed(format!("cannot create a random token: {error}")))
 }
 
-/// The address under which a player gets a URL.
+/// The URL at which a player gets `url` through the proxy.
 fn proxy_url(listen: SocketAddr, prefix: &str, url: &str) -> String {
     format!("http://{listen}/{prefix}{url}")
 }
@@ -218,11 +215,12 @@ fn player_command(player: &str, url: &str) -> Command {
 fn spawn_error(player: &str, error: &std::io::Error) -> CliError {
     let name = player.split_whitespace().next().unwrap_or_default();
     match error.kind() {
-        std::io::ErrorKind::NotFound => CliError::usage(format!("--player {name}: there is no such program")),
+        std::io::ErrorKind::NotFound => CliError::usage(format!("--player {name}: no such program")),
         _ => CliError::failed(format!("--player {name}: {error}")),
     }
 }
 
+/// The player's exit code becomes that of `marline play`; 1 if a signal has ended the player.
 fn player_exit(status: ExitStatus) -> Result<(), CliError> {
     if status.success() {
         return Ok(());
@@ -246,9 +244,9 @@ fn block_on<T>(future: impl Future<Output = T>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
     let output = runtime.block_on(future);
-    // Whatever still waits on a resolver must not hold the program up.
+    // Does not wait for pending name lookups.
     runtime.shutdown_background();
     Ok(output)
 }
@@ -258,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_the_proxys_with_the_url_behind_it() {
+    fn the_proxy_url_is_its_address_followed_by_the_url() {
         let listen = "127.0.0.1:8480".parse().unwrap();
         assert_eq!(proxy_url(listen, "", "https://h/f?x"), "http://127.0.0.1:8480/https://h/f?x");
     }

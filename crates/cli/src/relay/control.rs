@@ -1,7 +1,8 @@
-//! `marline relay status`, `drain` and `stop`: what the owner of a relay on this machine asks it, and tells it.
+//! `marline relay status`, `drain` and `stop`: control of a relay on this host over its control socket.
 //!
-//! 1. Which relay: the one that `--name` says; otherwise the only one that answers.
-//! 2. Results go to standard output; exit code 1 where nobody answers, 77 where this user may not ask, as `marline paths status`.
+//! 1. The relay is the one named by `--name`, otherwise the only one that responds.
+//! 2. Results go to standard output. The exit code is 1 if no relay responds and 77 if this user may not connect, as for
+//!    `marline paths status`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -16,10 +17,10 @@ use crate::output::print_result;
 use crate::paths::{query_error, run_dirs};
 use crate::progress::size;
 
-/// The verbs of `marline relay`.
+/// Subcommands of `marline relay`.
 #[derive(Debug, Subcommand)]
 pub(super) enum RelayCommand {
-    /// Show tunnels, edges and what is reached, of a relay on this machine.
+    /// Show tunnels, edges and destination servers of a relay on this host.
     Status {
         #[command(flatten)]
         relay_ref: RelayRef,
@@ -27,36 +28,36 @@ pub(super) enum RelayCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Take no new tunnels; the old ones end when they end. The relay goes on running.
+    /// Accept no new tunnels; existing ones continue, and the relay keeps running.
     Drain {
         #[command(flatten)]
         relay_ref: RelayRef,
-        /// Take new tunnels again.
+        /// Accept new tunnels again.
         #[arg(long)]
         undo: bool,
     },
-    /// Take no new tunnels, and end with the last one: as the first SIGTERM does.
+    /// Accept no new tunnels and exit when the last one has ended, as after the first SIGTERM.
     Stop {
         #[command(flatten)]
         relay_ref: RelayRef,
-        /// End at once, and the tunnels with it: as the second SIGTERM does.
+        /// Close all tunnels and exit at once, as after the second SIGTERM.
         #[arg(long)]
         now: bool,
     },
 }
 
-/// Which relay.
+/// Options that select a relay on this host.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RelayRef {
-    /// The relay's name [default: the only one that runs here].
+    /// Name of the relay [default: the only relay that runs on this host].
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
-    /// Where its socket is [default: /run/marline, or $XDG_RUNTIME_DIR/marline].
-    #[arg(long, value_name = "DIRECTORY")]
+    /// Directory of the control socket [default: /run/marline, or $XDG_RUNTIME_DIR/marline].
+    #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 }
 
-/// Does what was asked for.
+/// Sends the request to the relay and prints the response.
 pub(super) fn run(command: &RelayCommand) -> Result<(), CliError> {
     match command {
         RelayCommand::Status { relay_ref, json: as_json } => {
@@ -79,7 +80,7 @@ fn query(relay_ref: &RelayRef, request: Request) -> Result<Status, CliError> {
     send_request(&run_dir, &name, request).map_err(|error| query_error(&error))
 }
 
-/// The relay that is meant, and where.
+/// Finds the selected relay: its run directory and its name.
 fn find_relay(relay_ref: &RelayRef) -> Result<(PathBuf, Name), CliError> {
     let dirs = run_dirs(relay_ref.run_dir.as_deref());
     let mut running = Vec::new();
@@ -88,10 +89,10 @@ fn find_relay(relay_ref: &RelayRef) -> Result<(PathBuf, Name), CliError> {
     }
     if let Some(name) = &relay_ref.name {
         let named = running.into_iter().find(|(_, running_name)| running_name == name);
-        // Asking where there is none says what to do.
+        // If no such relay runs, the request fails with an error that names the remedy.
         return Ok(named.unwrap_or_else(|| (dirs.into_iter().next().unwrap_or_default(), name.clone())));
     }
-    // A socket that a crash has left is none.
+    // A crashed relay leaves its socket behind, so only relays that respond count.
     let mut first_error = None;
     running.retain(|(dir, name)| match send_request(dir, name, Request::Status) {
         Ok(_) => true,
@@ -117,19 +118,19 @@ fn find_relay(relay_ref: &RelayRef) -> Result<(PathBuf, Name), CliError> {
     }
 }
 
-/// One line: what it does.
+/// One line about the state of the relay.
 fn summary_line(status: &Status) -> String {
     let tunnels = status.state.tunnels;
     let activity = match (status.ending, status.state.draining, status.state.closed) {
-        (true, ..) => format!("ends when {tunnels} tunnels have"),
-        (_, true, _) => format!("takes no new tunnels; {tunnels} are open"),
-        (_, _, true) => format!("takes no new tunnels, for the fleet says so; {tunnels} are open"),
-        _ => format!("takes new tunnels; {tunnels} are open"),
+        (true, ..) => format!("stopping; {tunnels} tunnels are still open"),
+        (_, true, _) => format!("draining, accepts no new tunnels; {tunnels} are open"),
+        (_, _, true) => format!("drained by the fleet, accepts no new tunnels; {tunnels} are open"),
+        _ => format!("accepts new tunnels; {tunnels} are open"),
     };
     format!("relay {}: {activity}", status.name)
 }
 
-/// chosen: more than a screen holds.
+/// Edges in the table at most. Chosen: more than a screen shows.
 const MAX_SHOWN_EDGES: usize = 100;
 
 fn render(status: &Status) -> String {
@@ -154,10 +155,10 @@ fn render(status: &Status) -> String {
     }));
     text += &render_table(&rows);
     if state.edges.len() > MAX_SHOWN_EDGES {
-        let _ = writeln!(text, "and {} more; --json has all", state.edges.len() - MAX_SHOWN_EDGES);
+        let _ = writeln!(text, "and {} more; --json lists all", state.edges.len() - MAX_SHOWN_EDGES);
     }
     if !status.origins.is_empty() {
-        let mut rows = vec![vec!["SERVER".to_owned(), "REACHED".to_owned()]];
+        let mut rows = vec![vec!["SERVER".to_owned(), "MEASURED RATE".to_owned()]];
         let reached = |is_lower_bound: bool| if is_lower_bound { "at least " } else { "" };
         rows.extend(status.origins.iter().map(|origin| {
             vec![origin.origin.to_string(), format!("{}{}", reached(origin.lower_bound), origin.rate)]

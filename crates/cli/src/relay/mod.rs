@@ -1,11 +1,12 @@
-//! `marline relay`: from words to a relay that carries edges until it is stopped.
+//! `marline relay`: sets up a relay from its arguments and runs it until it is stopped.
 //!
-//! 1. Everything that the user wrote and the files that it names are read before anything listens.
-//! 2. SIGTERM and SIGINT drain: no new tunnels, the old ones end, at the latest after `--drain-timeout`. The second one ends at once.
-//! 3. `status`, `drain` and `stop` are asked at a socket in the run directory (`control`). Where it cannot be made that is said, and
-//!    the relay carries all the same.
-//! 4. SIGHUP has certificate, key, authority and revocation list read again; files that are no good change nothing.
-//! 5. What is said goes to standard error, one line each.
+//! 1. All arguments and the files that they name are read before anything listens.
+//! 2. SIGTERM and SIGINT drain the relay: it accepts no new tunnels, and it exits when the existing ones have ended, at the
+//!    latest after `--drain-timeout`. A second signal ends it at once.
+//! 3. `status`, `drain` and `stop` use a control socket in the run directory (`control`). If it cannot be created, there is a
+//!    notice and the relay runs without it.
+//! 4. SIGHUP reloads certificate, key, authority and revocation list. Invalid files are ignored and the old ones stay in use.
+//! 5. Notices go to standard error, one line each.
 
 mod args;
 mod control;
@@ -40,7 +41,7 @@ use crate::reload_signal::ReloadSignal;
 use args::RunArgs;
 pub(crate) use args::{AFTER_HELP, RelayArgs};
 
-/// Carries until stopped, or asks a relay that does.
+/// Runs a relay, or sends a request to a running one.
 pub(crate) fn run(args: RelayArgs) -> Result<(), CliError> {
     match args.command {
         Some(verb) => control::run(&verb),
@@ -72,28 +73,31 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     let config = Config { listen: args.listen, acl: rules, limits, congestion, audit: audit.clone() };
     let relay = Relay::new(config, trust.subscribe());
     let main_runtime = new_runtime()?;
+    // In `block_on`, since tokio registers sockets with the runtime of the current thread.
     let listeners = main_runtime.block_on(async { Listeners::open(&relay) });
     let listeners = Arc::new(listeners.map_err(|error| CliError::failed(error.to_string()))?);
     let listens: Vec<String> = listeners.addresses().iter().map(ToString::to_string).collect();
     say(&format!("{} listens on {}", identity, listens.join(", ")));
     if !listeners.has_mptcp() {
-        say("this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)");
+        say("this kernel has no MPTCP, so each edge uses one link at a time (try sysctl net.mptcp.enabled=1)");
     }
     if let Ok(extra_subflows @ 0..subflow_limit::MAX_SUBFLOWS) = subflow_limit::raise_subflow_limit() {
         let links = extra_subflows + 1;
         say(&format!(
-            "this kernel carries a connection over {links} links, one that was lost counted: needs CAP_NET_ADMIN, or \
+            "this kernel allows {links} links per connection, failed ones included: more need CAP_NET_ADMIN, or \
              ip mptcp limits set subflows 8"
         ));
     }
     if listeners.has_small_buffers() {
-        say("connections have the kernel's usual buffers, too small for several links: needs CAP_NET_ADMIN, or \
-             sysctl -w net.core.rmem_max=4194304");
+        say(
+            "the receive buffers of connections are too small for several links: larger ones need CAP_NET_ADMIN, or \
+             sysctl -w net.core.rmem_max=4194304",
+        );
     }
     if limits != requested {
         say(&format!(
-            "{descriptors} open files are allowed: {} tunnels and {} connections, not {} and {} (LimitNOFILE= of systemd, or \
-             ulimit -Hn)",
+            "limit of {descriptors} open files: at most {} tunnels and {} connections instead of {} and {} (raise LimitNOFILE= in \
+             systemd, or ulimit -Hn)",
             limits.tunnels, limits.connections, requested.tunnels, requested.connections
         ));
     }
@@ -101,18 +105,19 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
         (main_runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
     let name = identity.name;
     let control = main_runtime.block_on(async { open_control(args.run_dir.as_deref(), &name, &relay) });
+    // The main thread forwards traffic as well, so one thread less is started.
     for _ in 1..args.threads.get() {
         let (relay, thread_listeners) = (Arc::clone(&relay), Arc::clone(&listeners));
         std::thread::Builder::new()
             .name("relay".to_owned())
             .spawn(move || new_runtime().map(|runtime| runtime.block_on(thread_listeners.serve(&relay))).map(drop))
-            .map_err(|error| CliError::failed(format!("a thread cannot be started: {error}")))?;
+            .map_err(|error| CliError::failed(format!("cannot start a thread: {error}")))?;
     }
     main_runtime.block_on(async {
         tokio::select! {
             error = listeners.serve(&relay) => {
                 let Err(error) = error;
-                Err(CliError::failed(format!("the listeners: {error}")))
+                Err(CliError::failed(format!("the listeners have failed: {error}")))
             }
             never = trust.run() => match never {},
             never = run_renewal(url.as_deref(), &member_cert, credentials, reloader.subscribe(), |renewed| {
@@ -138,7 +143,7 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The ear of `status`, `drain` and `stop`, in the first directory that has room for it.
+/// Opens the control socket for `status`, `drain` and `stop` in the first run directory where that succeeds.
 fn open_control(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<ControlSocket> {
     let mut first_error = None;
     for dir in run_dirs(run_dir) {
@@ -148,16 +153,16 @@ fn open_control(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Opti
         }
     }
     say(&format!(
-        "`marline relay status` cannot ask this relay: {}; name another --run-dir",
+        "cannot create the control socket for `marline relay status`: {}; use another --run-dir",
         first_error.unwrap_or_default()
     ));
     None
 }
 
-/// What the fleet's service is told, and by whom.
+/// Heartbeat settings and client for the fleet service; `None` without `--fleet`.
 fn fleet_client(args: &RunArgs, member: &Member) -> Result<Option<(HeartbeatConfig, Client)>, CliError> {
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
-    // The service refuses others, too.
+    // The service rejects an address that the certificate does not contain; checking here fails at the start.
     let certified_name = |endpoint: &Endpoint| -> Result<Address, CliError> {
         let usage_error =
             |error: &dyn std::fmt::Display| CliError::usage(format!("--announce {endpoint}: {error}"));
@@ -176,7 +181,7 @@ fn fleet_client(args: &RunArgs, member: &Member) -> Result<Option<(HeartbeatConf
     Ok(Some((heartbeat, member.client(url)?)))
 }
 
-/// Announces the relay, if there is anybody to announce it to.
+/// Sends heartbeats to the fleet service, if one is configured.
 async fn announce_if_configured(
     relay: &Relay,
     fleet: Option<(HeartbeatConfig, Client)>,
@@ -189,10 +194,11 @@ async fn announce_if_configured(
 
 fn new_runtime() -> Result<tokio::runtime::Runtime, CliError> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))
+    built.map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))
 }
 
-/// Ends when the relay was asked to end, and has.
+/// Waits for a request to stop, drains the relay, and returns when it is idle, when the timeout has passed, or at a second
+/// request.
 async fn wait_for_stop(relay: &Relay, drain_timeout: Duration) -> Result<(), CliError> {
     let listen_for = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
     let (mut term, mut int) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
@@ -204,7 +210,7 @@ async fn wait_for_stop(relay: &Relay, drain_timeout: Duration) -> Result<(), Cli
     relay.stop(false);
     let tunnels = relay.state().tunnels;
     if tunnels > 0 {
-        say(&format!("draining: {tunnels} tunnels are open; once more ends them"));
+        say(&format!("draining: {tunnels} tunnels are open; a second signal closes them"));
     }
     tokio::select! {
         () = relay.wait_until_idle() => {}
@@ -212,7 +218,7 @@ async fn wait_for_stop(relay: &Relay, drain_timeout: Duration) -> Result<(), Cli
         _ = int.recv() => {}
         () = relay.wait_for_stop(true) => {}
         () = tokio::time::sleep(drain_timeout) => {
-            say(&format!("{} tunnels were still open, and are ended", relay.state().tunnels));
+            say(&format!("drain timeout: {} open tunnels are closed", relay.state().tunnels));
         }
     }
     Ok(())

@@ -35,7 +35,7 @@ done
 # An edge that knows nothing gets a relay, reports, and fetches the newest list.
 fail silent
 : >edge.log; "$MARLINE" edge --fleet $url --certificate silent/silent.pem --run-dir run --state-file state.json --no-direct 2>>edge.log & edge=$!
-until grep -o "has given r5" edge.log; do sleep 0.1; kill -0 $edge; done
+until grep -o "has assigned r5" edge.log; do sleep 0.1; kill -0 $edge; done
 programs | cut -d' ' -f1
 "$MARLINE" fleet ca issue edge gone --ca-dir ca --out . >/dev/null 2>&1; "$MARLINE" fleet ca revoke --ca-dir ca --role edge gone >/dev/null 2>&1
 until cmp -s ca/revoked.pem silent/revoked.pem; do sleep 0.1; kill -0 $edge; done
@@ -46,7 +46,7 @@ until cmp -s ca/revoked.pem silent/revoked.pem; do sleep 0.1; kill -0 $edge; don
         return eprintln!("{}", lines[0]);
     }
     let mut expected = ["it is renewed from", "r5 ok"].repeat(3);
-    expected.extend(["has given r5", "200", "silent r5"]);
+    expected.extend(["has assigned r5", "200", "silent r5"]);
     assert_eq!(lines, expected, "{lines:#?}");
 }
 

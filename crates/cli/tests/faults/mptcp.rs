@@ -75,7 +75,7 @@ fn where_it_does_not_each_link_has_its_own() {
     let report = ended.report();
     assert!(fs::read(program.path("out")).unwrap() == *resource.data);
     assert_eq!(report["mptcp"], "fell-back", "{report}");
-    ended.says("speaks no MPTCP; each link has connections of its own");
+    ended.says("does not support MPTCP; each link uses its own connections");
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 0, "{report}");
 }
 

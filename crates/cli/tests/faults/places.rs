@@ -241,7 +241,7 @@ fn a_source_that_fails_is_left_for_the_next_one() {
         let program = Program::new();
         let ended = program.run(&[&bad, "--mirror", &good.url("/file"), "-o", "out", "--json"]);
         ended.report();
-        ended.says(": the whole file is taken from ");
+        ended.says(": the whole file is fetched from ");
         assert!(program.file("out").unwrap() == *resource.data);
     }
 }

@@ -288,8 +288,7 @@ fn an_answer_that_stays_is_final() {
     for status in [400, 401, 403, 404, 410, 451, 501, 511] {
         let server = Server::start(move |_| Answer::page(status, "<p>no"));
         let line = Program::new().refused(&[&server.url("/file")], if status < 500 { 66 } else { 75 });
-        let hint =
-            if status == 401 { "; it wants a login: --user, or the one that was given is wrong" } else { "" };
+        let hint = if status == 401 { "; a login is required: use --user, or correct the given one" } else { "" };
         assert!(line.contains(&format!("the server answers {status} (")), "{line}");
         assert!(line.ends_with(&format!("){hint}")), "{line}");
         // What may be the Range field's fault is asked for in other ways.

@@ -70,7 +70,7 @@ fn a_proxy_variable_that_is_not_used_is_named() {
     let mut said = String::new();
     for line in BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok) {
         said += &line;
-        if line.contains("https_proxy is set and not used here") {
+        if line.contains("https_proxy is set but ignored") {
             break;
         }
     }
@@ -93,7 +93,7 @@ fn play_prints_the_page_of_a_proxy_of_its_own() {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let page = line.trim().strip_suffix("play#https://h/film.mp4").map(str::to_owned);
-    refused(&words, 1, "a proxy runs already");
+    refused(&words, 1, "a proxy is running already");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(page.is_some_and(|page| page.starts_with("http://127.0.0.1:")), "{line}");

@@ -1,4 +1,4 @@
-//! What a running download and the batch tell each other. Both run on one thread.
+//! Data exchanged between a download and its batch. Both run on one thread, so a shared cell suffices.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,40 +9,41 @@ use marline_core::units::DataSize;
 
 use crate::{DownloadObserver, Progress};
 
-/// One download's side of the batch. Links go by their interfaces' names, as each download numbers them for itself.
+/// Shared by one download and the batch. Links are identified by interface name, because each download has its own
+/// link IDs.
 #[derive(Debug, Default)]
 pub(crate) struct DownloadControl {
-    /// What it may use of each link; what is not in it is free.
+    /// Share of each link that the download may use; links that are missing are unrestricted.
     pub(crate) shares: BTreeMap<String, LinkShare>,
-    /// Something above has changed since the download last looked.
+    /// Whether `shares` has changed since the download last read it.
     pub(crate) shares_changed: bool,
-    /// What it last reported.
+    /// The latest load report, until the batch takes it.
     pub(crate) report: Option<JobReport>,
-    /// How it goes, for whoever looks on.
+    /// The latest progress, for the observer of the batch.
     pub(crate) progress: Progress,
-    /// Lines for the user.
+    /// Messages for the user, until the batch takes them.
     pub(crate) messages: Vec<String>,
-    /// What it is called now.
+    /// Present name of the file.
     pub(crate) file_name: String,
 }
 
-/// Where a download stands.
+/// Load report of a download.
 #[derive(Clone, Debug)]
 pub(crate) struct JobReport {
     pub(crate) remaining: Option<DataSize>,
     pub(crate) links: Vec<JobLinkReport>,
 }
 
-/// What it makes of one link.
+/// Load of one link, as the download sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct JobLinkReport {
     pub(crate) link_name: String,
     pub(crate) has_budget: bool,
-    /// None: it was not told of the link yet.
+    /// None: the machine does not know the link yet.
     pub(crate) load: Option<LinkLoad>,
 }
 
-/// A download's watcher: keeps what it shows for the batch.
+/// Observer of a download: stores progress and messages for the batch.
 #[derive(Clone, Default)]
 pub(crate) struct ObserverBuffer(pub(crate) Rc<RefCell<DownloadControl>>);
 
@@ -56,14 +57,14 @@ impl DownloadObserver for ObserverBuffer {
     }
 }
 
-/// Why all downloads are to end early.
+/// Why all downloads are stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StopReason {
-    /// The user asked for it.
+    /// The user has interrupted the run.
     Interrupted,
-    /// The time limit is over.
+    /// The time limit has expired.
     TimeLimit,
 }
 
-/// Set once, read by every download.
+/// Set once; polled by every download.
 pub(crate) type StopFlag = Cell<Option<StopReason>>;

@@ -1,13 +1,14 @@
-//! What the files of a batch are called: each name once, whatever order they finish in.
+//! Names for the files of a batch. They are distinct, and do not depend on the order in which the files finish.
 //!
-//! 1. A file that the user did not name is called by Content-Disposition or the URL. If another file of the batch has
-//!    that name already, it becomes `name.1`, `name.2` and so on, as wget does. The order of the list decides.
-//! 2. Until its response is known, a file is stored as `name.part` under the name of its URL. That name is distinct too,
-//!    so that the next run of the same batch finds it.
-//! 3. A final name is given when the file's response is known and all earlier files of the list have got theirs or have
-//!    ended. A file that is complete waits for them, but not longer than [`PATIENCE`].
-//! 4. A name that the user did not choose (a number, a server's suggestion, a name from a list or a Metalink file) never
-//!    replaces a file that is not the one of an earlier run of the same URL.
+//! 1. A file without a name from the user is named by Content-Disposition or the URL. If another file of the batch
+//!    has that name already, the file becomes `name.1`, `name.2` and so on, as with wget. The order of the list
+//!    decides.
+//! 2. Until its response is known, a file is stored as `name.part`, where `name` comes from its URL. That name is
+//!    distinct, too, so that the next run of the same batch finds it.
+//! 3. The final name is assigned when the response is known and all earlier files of the list have their final
+//!    names or have ended. A complete file waits for them, but at most [`NAME_TIMEOUT`].
+//! 4. A name that the user did not choose (with a number, from a server, a list or a Metalink file) never replaces
+//!    an existing file, unless an earlier run stored it for the same URL.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,53 +17,54 @@ use std::time::Duration;
 
 use crate::store::{MAX_NAME_LEN, PART_SUFFIXES};
 
-/// The names of a batch.
+/// Names of all files of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct FileNames {
     entries: Vec<NameEntry>,
-    /// Everything that files of the batch are called, or are stored as meanwhile.
+    /// Collision keys of all names in use, including those of unfinished files.
     taken: BTreeSet<PathBuf>,
 }
 
 #[derive(Debug)]
 struct NameEntry {
-    /// Where it goes; none: to no file.
+    /// Target directory; none: the file needs no name.
     dir: Option<PathBuf>,
-    /// As the user or the URL calls it.
+    /// The name from the user or the URL.
     preferred: OsString,
-    /// As it is stored until its response is known.
+    /// The name under which it is stored until its response is known.
     initial: OsString,
     source: NameSource,
     is_settled: bool,
 }
 
-/// Where the name of a file comes from.
+/// Origin of a file name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NameSource {
-    /// The user chose it.
+    /// Chosen by the user.
     User,
-    /// A list or a Metalink file has it: a server's suggestion does not change it.
+    /// From a list or a Metalink file. A server's suggestion does not replace it.
     List,
-    /// The URL ends with it.
+    /// From the last segment of the URL.
     Url,
 }
 
-/// How a finished file is to be called.
+/// Final name of a complete file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FinalName {
     pub(crate) name: OsString,
-    /// A file of that name is replaced.
+    /// Whether an existing file of that name is replaced.
     pub(crate) replace_existing: bool,
 }
 
 impl FileNames {
-    /// A file that goes to no place of which there could be two.
+    /// Adds a file that needs no name (standard output, a device).
     pub(crate) fn add_unnamed(&mut self) {
         let (preferred, initial) = Default::default();
         self.entries.push(NameEntry { dir: None, preferred, initial, source: NameSource::User, is_settled: true });
     }
 
-    /// The next file of the list: `earlier` is what an earlier run called it. Gives the path at which it begins.
+    /// Adds the next file of the list. `earlier` is the name that an earlier run gave it. Returns the path under
+    /// which it is stored first.
     pub(crate) fn add(
         &mut self,
         dir: &Path,
@@ -89,20 +91,20 @@ impl FileNames {
         display_path(dir, &initial)
     }
 
-    /// A file has its final name, or will not get one.
+    /// Records that a file has its final name, or has ended without one.
     pub(crate) fn settle(&mut self, id: usize) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.is_settled = true;
         }
     }
 
-    /// Whether all files before this one have their names.
+    /// Whether all files before this one are settled.
     pub(crate) fn is_next(&self, id: usize) -> bool {
         self.entries.iter().take(id).all(|entry| entry.is_settled)
     }
 
-    /// The final name of a file; none: the one that it has. `suggested` is what the server calls it, `ours` says whether a file that is there is an
-    /// earlier run's of the same URL.
+    /// Assigns the final name of a file; none: it keeps its present name. `suggested` is the server's suggestion.
+    /// `is_own_earlier` returns whether an existing file was stored by an earlier run for the same URL.
     pub(crate) fn assign_final(
         &mut self,
         id: usize,
@@ -115,13 +117,14 @@ impl FileNames {
         let suggested = suggested.filter(|_| naming == NameSource::Url);
         let preferred = suggested.map_or_else(|| entry.preferred.clone(), OsStr::to_owned);
         let own_keys: Vec<PathBuf> = with_suffixes(&initial).map(|name| collision_key(&dir, &name)).collect();
+        // A file's own reservation does not count as a collision.
         let is_free = |name: &OsStr| {
             with_suffixes(name).all(|name| {
                 let key = collision_key(&dir, &name);
                 own_keys.contains(&key) || !self.taken.contains(&key)
             })
         };
-        // What was chosen at the beginning stays, unless the server has another name for it.
+        // The initial name is kept, unless the server suggests another one.
         let start = if suggested.is_none() { vec![initial] } else { Vec::new() };
         for name in start.into_iter().chain(numbered_candidates(&preferred)) {
             let is_generated = suggested.is_some() || name != preferred || naming == NameSource::List;
@@ -139,7 +142,7 @@ impl FileNames {
     }
 }
 
-/// `name`, `name.1`, `name.2`, shortened where there is no room for the number.
+/// `name`, `name.1`, `name.2` and so on, shortened if the number would exceed the maximum length.
 fn numbered_candidates(name: &OsStr) -> impl Iterator<Item = OsString> + use<> {
     let name = name.to_owned();
     (0..MAX_NUMBER).map(move |number| match number {
@@ -165,7 +168,7 @@ fn with_number(name: &OsStr, number: u32) -> OsString {
     numbered
 }
 
-/// A name, and those that the unfinished file has meanwhile.
+/// A name, and the names that its unfinished file uses.
 fn with_suffixes(name: &OsStr) -> impl Iterator<Item = OsString> + '_ {
     [""].iter().chain(&PART_SUFFIXES).map(move |suffix| {
         let mut suffixed = name.to_owned();
@@ -174,21 +177,21 @@ fn with_suffixes(name: &OsStr) -> impl Iterator<Item = OsString> + '_ {
     })
 }
 
-/// The same for the same place, however the directory is written.
+/// Equal for paths of the same file, however the directory is written.
 fn collision_key(dir: &Path, name: &OsStr) -> PathBuf {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    // File systems that fold case would make one file of two.
+    // Lower case, because some file systems treat names that differ only in case as equal.
     dir.join(name.to_string_lossy().to_lowercase())
 }
 
-/// As the user would write it: nothing stands before a file in the present directory.
+/// The path as the user would write it: without a directory if it is the present one.
 fn display_path(dir: &Path, name: &OsStr) -> PathBuf {
     if dir == Path::new(".") || dir == Path::new("") { name.into() } else { dir.join(name) }
 }
 
-/// How long a complete file waits for the names of earlier ones.
+/// Maximum time that a complete file waits for the names of earlier files.
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_secs(10);
-/// More files of one name than this are not told apart.
+/// Maximum number that is appended to a name.
 const MAX_NUMBER: u32 = 100_000;
 
 #[cfg(test)]
@@ -216,7 +219,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut names, first) = names(dir.path(), &["a", "a", "b", "a.1", "a"]);
         assert_eq!(first, ["a", "a.1", "b", "a.1.1", "a.2"]);
-        // Whatever finishes first.
+        // The order in which the files finish does not matter.
         for (id, name) in [(4, "a.2"), (1, "a.1"), (0, "a"), (3, "a.1.1"), (2, "b")] {
             assert_eq!(claim(&mut names, id, None), name);
         }
@@ -236,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn names_of_unfinished_files_are_nobodys() {
+    fn names_of_unfinished_files_are_not_assigned() {
         let dir = tempfile::tempdir().unwrap();
         let (_, first) = names(dir.path(), &["a", "a.part", "A"]);
         assert_eq!(first, ["a", "a.part.1", "A.1"]);
     }
 
     #[test]
-    fn an_invented_name_replaces_nothing_but_its_own_file() {
+    fn a_generated_name_replaces_only_its_own_earlier_file() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["a", "a.1", "s"] {
             std::fs::write(dir.path().join(name), "old").unwrap();
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!(
             names.assign_final(0, None, |_| false),
             None,
-            "it replaces the old one, as a single download does"
+            "the old file is replaced, as by a single download"
         );
         assert_eq!(claim(&mut names, 1, None), "a.2");
         let third = names.assign_final(2, Some(OsStr::new("s")), |path| path.ends_with("s")).unwrap();
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_runs_name_is_kept() {
+    fn the_name_from_an_earlier_run_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut names = FileNames::default();
         let path = names.add(dir.path(), OsStr::new("a"), NameSource::Url, Some(OsStr::new("a.1")));
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_makes_room_for_its_number() {
+    fn a_long_name_is_shortened_for_its_number() {
         let dir = tempfile::tempdir().unwrap();
         let long = "é".repeat(MAX_NAME_LEN / 2);
         let (_, first) = names(dir.path(), &[&long, &long]);

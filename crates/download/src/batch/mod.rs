@@ -1,10 +1,12 @@
-//! A batch: several downloads on one task, and the scheduler that shares the links among them.
+//! A batch: several downloads in one task, and the scheduler that divides the links among them.
 //!
-//! 1. The scheduler is `core::batch`. This driver tells it where each download stands, and passes its decisions on.
-//! 2. Names, idle connections, rate limits and budgets are one for the whole batch. So several files of one host reuse
-//!    connections, and a limit is a limit whatever number of files there is.
-//! 3. A batch of one file is a plain download: nothing is scheduled, and nothing is shared with anything.
-//! 4. When the user or the time limit ends the batch, every download that runs makes safe what it has.
+//! 1. The scheduler is the machine `core::batch`. This driver reports the load of each download to it, and passes
+//!    its decisions (start a download, change a link share) to the downloads.
+//! 2. Resolved names, idle connections, rate limits and data budgets are shared by the whole batch. So files of one
+//!    host reuse connections, and a limit does not depend on the number of files.
+//! 3. A batch of one file is a plain download: nothing is scheduled, and nothing is shared.
+//! 4. If the user or the time limit stops the batch, each active download saves its state, so that a later run
+//!    resumes it.
 
 mod download_control;
 mod file_names;
@@ -46,19 +48,19 @@ use crate::store::{CompletedFile, CompletedFiles};
 use download_control::StopFlag;
 use file_names::{FileNames, NameSource};
 
-/// Downloads all files. Needs a tokio runtime with I/O and time, and does everything on the calling task.
+/// Downloads all files. Needs a tokio runtime with I/O and time; all downloads run in the calling task.
 ///
-/// SIGINT and SIGTERM end it cleanly with [`GetError::Interrupted`].
+/// SIGINT and SIGTERM stop the batch cleanly: unfinished files end with [`DownloadError::Interrupted`].
 ///
 /// # Errors
-/// When nothing can be begun: no link can be used, or the authorities cannot be read. How each file ends is told to the
-/// watcher.
+/// Returns an error only if the run cannot begin (no usable link, unreadable certificate authorities or cookies) or
+/// the cookies cannot be saved. The result of each file is passed to the observer.
 pub async fn run(batch: Batch, observer: &mut dyn BatchObserver) -> Result<(), DownloadError> {
     let Batch { settings, files, parallel, skip_completed: keep_finished, max_time } = batch;
     let started = std::time::Instant::now();
     let shared = Rc::new(BatchContext::new(settings, &files, (max_time, keep_finished), observer)?);
     let mut runner = BatchDriver::new(shared, files, parallel, started, observer);
-    // A limit on time that has passed when nothing has begun yet is kept as well.
+    // The time limit counts from the call, so it can expire even before the first download starts.
     let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
         .filter_map(|kind| signal(kind).ok())
@@ -90,24 +92,24 @@ pub async fn run(batch: Batch, observer: &mut dyn BatchObserver) -> Result<(), D
     shared.save_cookies()
 }
 
-/// What all downloads of a batch share.
+/// State that all downloads of a batch share.
 pub(super) struct BatchContext {
     pub(super) settings: Settings,
-    /// None: there is one download.
+    /// Shared links, names and connections; none: there is only one download.
     context: Option<ClientContext>,
-    /// The links of the one download.
+    /// The links of a single download, until it takes them.
     single_uplinks: RefCell<Option<Uplinks>>,
     trust: TlsContext,
-    /// The cookies of all downloads.
+    /// Cookies of all downloads.
     pub(super) cookie_jar: Rc<CookieJar>,
     pub(super) rate_limiter: RateLimiter,
     pub(super) file_names: RefCell<FileNames>,
     pub(super) stop_flag: StopFlag,
     pub(super) max_time: Option<Duration>,
     pub(super) is_single: bool,
-    /// The files that earlier runs have completed; none: they are not looked for.
+    /// Files that earlier runs have completed; none: completed files are downloaded again.
     completed_files: Option<RefCell<CompletedFiles>>,
-    /// What each download has carried over each link with a budget.
+    /// Bytes that each download has carried over each link with a data budget.
     link_bytes: RefCell<BTreeMap<(usize, String), DataSize>>,
 }
 
@@ -120,7 +122,8 @@ impl BatchContext {
     ) -> Result<Self, DownloadError> {
         let mut trust = TlsContext::new(settings.ca_file.as_deref());
         let urls = || files.iter().flat_map(|file| &file.mirrors).map(|source| &source.url);
-        // A file that was named is looked at, whether or not it will be needed.
+        // A CA file that the user names is read at once, even if it is never needed: an error should not appear
+        // later.
         if settings.ca_file.is_some() || urls().any(|url| url.scheme() == "https") {
             trust.config()?;
         }
@@ -133,7 +136,7 @@ impl BatchContext {
                 observer.on_message(
                     None,
                     &format!(
-                        "{path}: lines that are no cookie are skipped: {}, the first is line {first}",
+                        "{path}: {} lines without a cookie are skipped, the first is line {first}",
                         skipped.len()
                     ),
                 );
@@ -171,7 +174,7 @@ impl BatchContext {
         })
     }
 
-    /// The links for a download of this URL.
+    /// The links for a download of this URL: none but this host for a local URL.
     pub(super) fn uplinks_for(&self, url: &Url) -> Result<Uplinks, DownloadError> {
         match (&self.context, self.single_uplinks.take()) {
             (Some(context), _) => Ok(context.uplinks_for(self.settings.connect_options.is_local(url))?),
@@ -180,13 +183,13 @@ impl BatchContext {
         }
     }
 
-    /// What is recorded of a file that an earlier run has completed at this place, and that is still as it was.
+    /// The record of a file that an earlier run has completed at this path, if the file has not changed since.
     pub(super) fn find_completed(&self, file: &FileRequest, target_path: Option<&Path>) -> Option<CompletedFile> {
         let finished = self.completed_files.as_ref()?.borrow();
         finished.find(&file.mirrors.first()?.url, target_path?).cloned()
     }
 
-    /// Records a completed file.
+    /// Records a completed file, so that a later run can skip it.
     pub(super) fn add_completed(
         &self,
         of: (&Url, &Path),
@@ -208,7 +211,7 @@ impl BatchContext {
         })
     }
 
-    /// Connections for a download.
+    /// A connection table for a download.
     pub(super) fn connections_for(&self, file: &FileRequest) -> ConnTable {
         let mut sockets = match &self.context {
             None => ConnTable::new(self.trust.clone()),
@@ -224,12 +227,12 @@ impl BatchContext {
         sockets
     }
 
-    /// What a download has carried over a link with a budget.
+    /// Sets how many bytes a download has carried over a link with a data budget.
     pub(super) fn set_link_bytes(&self, id: usize, link: &str, bytes: DataSize) {
         self.link_bytes.borrow_mut().insert((id, link.to_owned()), bytes);
     }
 
-    /// What the other downloads have carried over it.
+    /// Bytes that the other downloads have carried over the link.
     pub(super) fn link_bytes_of_others(&self, id: usize, link: &str) -> DataSize {
         let carried = self.link_bytes.borrow();
         carried.iter().filter(|((other, name), _)| *other != id && name == link).map(|(_, bytes)| *bytes).sum()
@@ -238,34 +241,34 @@ impl BatchContext {
 
 type DownloadFuture = Pin<Box<dyn Future<Output = Result<Report, DownloadError>>>>;
 
-/// A download that runs.
+/// A running download.
 struct ActiveDownload {
     id: usize,
     future: DownloadFuture,
     control: Rc<RefCell<DownloadControl>>,
 }
 
-/// Drives the scheduler and the downloads.
+/// Runs the scheduler and the downloads.
 struct BatchDriver<'a> {
     shared: Rc<BatchContext>,
-    /// Those that have not begun.
+    /// Files that have not been started, by index.
     pending_files: BTreeMap<usize, FileRequest>,
     target_paths: Vec<Option<PathBuf>>,
     urls: Vec<String>,
     machine: scheduler::Batch,
     started_at: std::time::Instant,
     active: VecDeque<ActiveDownload>,
-    /// Links by the names of their interfaces, as the scheduler numbers them.
+    /// Names of the interfaces, and whether the link has a data budget. The index is the scheduler's link ID.
     links: Vec<(String, bool)>,
     observer: &'a mut dyn BatchObserver,
     progress: BatchProgress,
-    /// Of the files that are over.
+    /// Bytes received and total size of the files that have ended.
     finished_bytes: (u64, u64),
-    /// The sizes of running files that are known.
+    /// Time of the last progress report.
     progress_at: Option<std::time::Instant>,
-    /// What was said lately.
+    /// Messages that were recently shown, to suppress repetitions.
     recent_messages: VecDeque<(std::time::Instant, String)>,
-    /// The scheduler has decided something that the downloads have not heard yet.
+    /// Whether the scheduler has made decisions that the downloads have not processed yet.
     has_new_decisions: bool,
 }
 
@@ -314,19 +317,19 @@ impl<'a> BatchDriver<'a> {
         Instant::ZERO + self.started_at.elapsed()
     }
 
-    /// Everything that runs is to end.
+    /// Stops all downloads. An interrupt by the user takes precedence over the time limit.
     fn stop(&mut self, stop: StopReason) {
         if self.shared.stop_flag.get() != Some(StopReason::Interrupted) {
             self.shared.stop_flag.set(Some(stop));
         }
     }
 
-    /// Ready when every file is over.
+    /// Polls all downloads and the scheduler. Ready when every file has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.apply_outputs();
             self.has_new_decisions = false;
-            // Each in turn is the first, so that a limit is shared.
+            // Rotated, so that no download is always the first to use up a shared rate limit.
             self.active.rotate_left(usize::from(!self.active.is_empty()));
             let mut finished = Vec::new();
             for active in &mut self.active {
@@ -339,19 +342,21 @@ impl<'a> BatchDriver<'a> {
             for (id, result) in finished {
                 self.finish_file(id, result);
             }
+            // The scheduler runs after the downloads: it needs the loads that they have just reported.
             self.report_loads();
             self.show_progress(any_finished);
             if self.active.is_empty() && (self.machine.is_over() || self.shared.stop_flag.get().is_some()) {
                 self.fail_pending_files();
                 return Poll::Ready(());
             }
+            // New decisions need another round, because a waiting download would not notice a changed share.
             if !self.has_new_decisions && !any_finished {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Tells the scheduler what was reported.
+    /// Passes the load reports of the downloads to the scheduler.
     fn report_loads(&mut self) {
         if self.shared.is_single {
             return;
@@ -374,7 +379,7 @@ impl<'a> BatchDriver<'a> {
         }
     }
 
-    /// The scheduler's number of a link.
+    /// The scheduler's ID of a link. Announces a new link, or one whose budget has changed.
     fn link_id(&mut self, name: &str, budgeted: bool, now: Instant) -> LinkId {
         let known_index = self.links.iter().position(|(known_index, _)| known_index == name);
         let at = known_index.unwrap_or(self.links.len());
@@ -390,7 +395,7 @@ impl<'a> BatchDriver<'a> {
         link
     }
 
-    /// Does what the scheduler wants.
+    /// Executes the decisions of the scheduler.
     fn apply_outputs(&mut self) {
         while let Some(output) = self.machine.poll() {
             self.has_new_decisions = true;
@@ -421,7 +426,7 @@ impl<'a> BatchDriver<'a> {
         self.active.push_back(ActiveDownload { id, future: Box::pin(running), control });
     }
 
-    /// A file is over.
+    /// Processes the end of a download.
     fn finish_file(&mut self, id: usize, result: Result<Report, DownloadError>) {
         self.shared.file_names.borrow_mut().settle(id);
         let progress = self.active.iter().find(|active| active.id == id).map(|active| {
@@ -444,7 +449,7 @@ impl<'a> BatchDriver<'a> {
         self.apply_outputs();
     }
 
-    /// Those that have not begun will not.
+    /// Reports the files that were never started as failed, because the batch was stopped.
     fn fail_pending_files(&mut self) {
         let Some(stop) = self.shared.stop_flag.get() else { return };
         for (index, _) in std::mem::take(&mut self.pending_files) {
@@ -461,7 +466,8 @@ impl<'a> BatchDriver<'a> {
         }
     }
 
-    /// Shows the lines of all downloads. What several of them say of a link is said once.
+    /// Passes the messages of all downloads to the observer. A message about a link that several downloads emit is
+    /// shown once.
     fn forward_messages(&mut self) {
         let now = std::time::Instant::now();
         while self.recent_messages.front().is_some_and(|(at, _)| now.duration_since(*at) > MESSAGE_REPEAT_TIME) {
@@ -517,14 +523,15 @@ impl<'a> BatchDriver<'a> {
     }
 }
 
-/// The path at which a file begins (none: standard output), and why it is not named as its URL ends.
+/// The path under which a file is stored first (none: standard output), and a note if the name differs from that in
+/// the URL.
 fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, Option<String>) {
     match &file.target {
         Target::Stdout => {
             names.add_unnamed();
             (None, None)
         }
-        // What is no regular file can take several, one after the other.
+        // Devices and pipes can take several files one after the other, so they have no name to reserve.
         Target::File(path) | Target::ListedFile(path)
             if path.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) =>
         {
@@ -536,7 +543,7 @@ fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, 
             let name = path.file_name().map_or_else(|| OsString::from("download"), ToOwned::to_owned);
             let dir = path.parent().unwrap_or(Path::new("."));
             let initial = names.add(dir, &name, naming, None);
-            // As the user wrote it, if it is that.
+            // If the name is free, the path keeps the user's spelling.
             let keeps_name = initial.file_name() == path.file_name();
             (Some(if keeps_name { path.clone() } else { initial }), None)
         }
@@ -549,12 +556,12 @@ fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, 
     }
 }
 
-/// For people: the file's name without its directory.
+/// The file name without directory, for messages.
 fn display_name(target_path: Option<&Path>) -> String {
     let name = target_path.and_then(Path::file_name);
     name.map_or_else(|| "standard output".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// A line about a link that another download has said as well is not repeated for so long.
+/// A message about a link is not repeated within this time.
 const MESSAGE_REPEAT_TIME: Duration = Duration::from_secs(10);

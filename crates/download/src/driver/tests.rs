@@ -1,4 +1,4 @@
-//! The pump on a place that never answers.
+//! Tests of the driver with a server that accepts connections and never responds.
 
 use marline_core::fetch::{Config, Fetch};
 use marline_core::machine::Machine as _;
@@ -15,7 +15,7 @@ impl DownloadObserver for NullObserver {
     fn on_message(&mut self, _: &str) {}
 }
 
-/// A pump on a place that never answers, within a runtime.
+/// Runs a test, within a runtime, with a driver and a server that never responds.
 fn with_driver(test: impl FnOnce(&mut DownloadDriver<'_, Fetch>, &mut Context<'_>)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -37,28 +37,28 @@ fn with_driver(test: impl FnOnce(&mut DownloadDriver<'_, Fetch>, &mut Context<'_
 }
 
 #[test]
-fn sockets_are_looked_at_again_after_an_order() {
+fn sockets_are_polled_again_after_an_output() {
     with_driver(|pump, cx| {
-        assert!(!pump.poll_once(cx), "there is nothing to do");
+        assert!(!pump.poll_once(cx), "no input, no work");
         pump.link_up(LinkId(0));
         assert_eq!(pump.conns.ids().len(), 1);
         pump.poll_once(cx);
-        // A rest is over: the order comes out of a tick, behind the look at the sockets.
+        // The backoff ends: the output comes from a tick, after the sockets were polled.
         let conn = pump.conns.ids()[0];
         pump.close_conn(conn);
         let trouble = ConnError { kind: ConnErrorKind::Refused, text: String::new() };
         pump.feed_machine(Input::Closed { conn, error: trouble });
-        assert!(pump.conns.ids().is_empty(), "it rests first");
+        assert!(pump.conns.ids().is_empty(), "the machine backs off first");
         while pump.logged.machine().deadline().is_some_and(|(at, _)| at > pump.now()) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(pump.poll_once(cx), "an order waits in a queue");
+        assert!(pump.poll_once(cx), "the new connection needs a poll");
         assert_eq!(pump.conns.ids().len(), 1);
     });
 }
 
 #[test]
-fn everybody_has_a_turn_at_the_limit() {
+fn all_connections_are_served_under_a_rate_limit() {
     let ids: Vec<ConnId> = [1, 4, 7].map(ConnId).into();
     for (served, want) in [(0, [1, 4, 7]), (1, [4, 7, 1]), (5, [7, 1, 4]), (7, [1, 4, 7]), (9, [1, 4, 7])] {
         assert_eq!(rotated_after(ConnId(served), ids.clone()), want.map(ConnId), "{served}");
@@ -67,7 +67,7 @@ fn everybody_has_a_turn_at_the_limit() {
 }
 
 #[test]
-fn reading_for_a_checksum_lets_others_have_a_word() {
+fn verifying_a_checksum_yields_to_other_tasks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     with_driver(|pump, cx| {
@@ -82,24 +82,24 @@ fn reading_for_a_checksum_lets_others_have_a_word() {
         while check.as_mut().poll(cx).is_pending() {
             turns += 1;
         }
-        // A signal or the time limit would have been seen in each.
+        // Between any two of these polls, a signal or the time limit would be noticed.
         assert!(turns > 2, "{turns}");
     });
     assert!(!path.exists());
 }
 
 #[test]
-fn an_order_that_cannot_be_carried_out_is_answered() {
+fn an_output_that_cannot_be_executed_has_a_result() {
     with_driver(|pump, cx| {
         pump.link_up(LinkId(0));
         let conn = pump.conns.ids()[0];
-        // It is being dialled: nothing can be asked on it yet.
+        // The connection is still being dialed, so no request can be sent on it.
         pump.request(ReqId(7), conn, RequestRange::Full, None);
         assert!(matches!(pump.pending_inputs[..], [Input::Closed { conn: of, .. }] if of == conn));
         pump.poll_once(cx);
         assert!(pump.pending_inputs.is_empty());
         assert_eq!(pump.link_stats[0].requests, 0);
-        // The machine has heard of it: another connection is ordered after a rest.
+        // The machine has received the result: it backs off before it opens another connection.
         assert!(pump.conns.ids().is_empty());
         pump.connect(ConnId(9), LinkId(0), UrlId(5), None);
         pump.request(ReqId(8), ConnId(10), RequestRange::Full, None);

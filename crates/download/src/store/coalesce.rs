@@ -1,15 +1,17 @@
-//! Reads become runs: bytes that arrive one behind the other are one claim, not thousands.
+//! Merges reads into runs: adjacent bytes become one journal record, not thousands.
 //!
-//! In: the place of each read, from any number of connections. Out: now and then, the spans they make up.
-//! Nothing here allocates: at most [`OPEN`] runs are open, and one more pushes out the one that was touched longest
-//! ago. Each open answer continues its own run, so more runs than answers in flight are never needed for long.
+//! The caller reports the range of each read, from any number of connections, and takes the merged ranges from time
+//! to time. Nothing is allocated here: at most [`MAX_RUNS`] runs are open, and a further one displaces the run that
+//! was extended least recently. Each response extends its own run, so more runs than concurrent responses are
+//! rarely needed.
 
 use marline_core::fetch::ByteRange;
 
-/// Runs open at a time. Chosen: twice the connections of two links that the machine opens at most by default.
+/// Maximum number of open runs. Chosen: twice the number of connections that the machine opens by default on two
+/// links.
 pub(super) const MAX_RUNS: usize = 64;
 
-/// The runs that are open, the one last touched first.
+/// The open runs, most recently extended first.
 #[derive(Debug)]
 pub(super) struct RunCoalescer {
     runs: [ByteRange; MAX_RUNS],
@@ -21,7 +23,7 @@ impl RunCoalescer {
         Self { runs: [ByteRange::default(); MAX_RUNS], len: 0 }
     }
 
-    /// Bytes have been put at `span`. A run that has to make room comes back.
+    /// Adds a range of written bytes. Returns a run that was displaced by it.
     pub(super) fn push(&mut self, span: ByteRange) -> Option<ByteRange> {
         let open = self.runs.get_mut(..self.len).unwrap_or_default();
         if let Some(i) = open.iter().position(|run| run.end == span.start) {
@@ -36,7 +38,7 @@ impl RunCoalescer {
         pushed_out.filter(|run| !run.is_empty())
     }
 
-    /// Hands out everything since the last time; the runs go on from their ends.
+    /// Takes everything that was added since the last call. The runs continue at their ends.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = ByteRange> + '_ {
         let open = self.runs.get_mut(..self.len).unwrap_or_default();
         open.iter_mut()
@@ -44,7 +46,7 @@ impl RunCoalescer {
             .filter(|run| !run.is_empty())
     }
 
-    /// Forgets everything.
+    /// Discards all runs.
     pub(super) fn clear(&mut self) {
         self.len = 0;
     }
@@ -61,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_one_behind_the_other_are_one_run() {
+    fn adjacent_reads_are_one_run() {
         let mut runs = RunCoalescer::new();
         for i in 0..100 {
             assert_eq!(runs.push(ByteRange::new(i * 10, i * 10 + 10)), None);
@@ -74,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_too_many_pushes_out_the_oldest() {
+    fn a_further_run_displaces_the_oldest() {
         let mut runs = RunCoalescer::new();
         for i in 0..MAX_RUNS as u64 {
             assert_eq!(runs.push(ByteRange::new(i * 10, i * 10 + 1)), None);

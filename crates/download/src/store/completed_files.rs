@@ -1,15 +1,17 @@
-//! A record of the files that earlier batches have completed, so that the next run of a batch does not fetch them again.
+//! List of the files that earlier batches have completed, so that the next run of a batch does not fetch them
+//! again.
 //!
-//! `$XDG_STATE_HOME/marline/finished` (default: `~/.local/state`) has one line of JSON for each completed file: its size, the
-//! time of its last modification, and the server's validator or the digest that it was checked with. A file counts as
-//! complete if size and time are still the recorded ones, and then if the digest is the one that is asked for now or the
-//! server's validator is still the same.
+//! `$XDG_STATE_HOME/marline/finished` (default: `~/.local/state`) has one line of JSON for each completed file: its
+//! size, its modification time, and the server's validator or the digest with which it was verified. A file counts
+//! as complete if size and time have not changed, and the digest is the expected one or the server's validator is
+//! still the same.
 //!
-//! 1. The file is private to its user, as [`super::key`] requires of its directory. If it is not, nothing is recognized.
-//! 2. Lines are appended, so that several runs may write at once. A line that cannot be read is skipped.
-//! 3. A record is a shortcut: without it, a file is downloaded again, and nothing else changes.
+//! 1. The list is private to its user, and [`super::mac_key`] requires the same of its directory. Otherwise no file
+//!    is recognized.
+//! 2. Lines are appended, so that several runs may write at once. A line that cannot be parsed is skipped.
+//! 3. The list only saves work: without it, files are downloaded again, and nothing else changes.
 //!
-//! An extended attribute of the file was not used: FAT and many network file systems have none.
+//! An extended attribute of the file was rejected: FAT and many network file systems have none.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -29,37 +31,37 @@ use super::mac_key;
 use super::paths::parent_dir;
 use marline_net::atomic_file;
 
-/// The record, read once by each run.
+/// The list, read once by each run.
 #[derive(Debug, Default)]
 pub(crate) struct CompletedFiles {
-    /// None: nothing can be recorded.
+    /// Path of the list; none: it cannot be used.
     path: Option<PathBuf>,
-    /// By [`key_of`]; the newest of each.
+    /// The newest record for each [`record_key`].
     records: BTreeMap<String, CompletedFile>,
 }
 
-/// A completed file.
+/// Record of a completed file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct CompletedFile {
-    /// The URL and the place that the batch gave it ([`key_of`]).
+    /// Identifies the URL and the path that the batch assigned first ([`record_key`]).
     key: String,
-    /// What it was called in the end.
+    /// Path of the complete file.
     pub(crate) path: PathBuf,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Seconds and nanoseconds since 1970.
+    /// Modification time: seconds and nanoseconds since 1970.
     #[serde(alias = "modified")]
     mtime: (i64, i64),
-    /// The validator of the server.
+    /// Validator of the server's response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     validator: Option<Validator>,
-    /// The digest that it was checked with.
+    /// Digest with which the file was verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
 }
 
 impl CompletedFiles {
-    /// Reads the record of this user.
+    /// Reads the list of this user.
     pub(crate) fn load() -> Self {
         mac_key::state_dir().map(|dir| Self::load_from(&dir.join(FILE_NAME))).unwrap_or_default()
     }
@@ -70,7 +72,7 @@ impl CompletedFiles {
             Ok(file) => completed.read(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(path = %log.display(), %error, "the record of completed files is not used");
+                tracing::warn!(path = %log.display(), %error, "the list of completed files cannot be used: completed files are downloaded again");
                 completed.path = None;
             }
         }
@@ -90,18 +92,18 @@ impl CompletedFiles {
         }
     }
 
-    /// Writes the record again, with the newest lines alone.
+    /// Rewrites the list with the newest records only.
     fn compact(&mut self, lines: &[String]) {
         let newest: std::collections::BTreeSet<&String> = lines.iter().rev().take(KEPT_RECORDS).collect();
         self.records.retain(|key, _| newest.contains(key));
         let Some(log) = &self.path else { return };
         let text: String = self.records.values().filter_map(json_line).collect();
         if let Err(error) = atomic_file::replace(log, text.as_bytes(), 0o600) {
-            tracing::debug!(%error, "the record of completed files is not shortened");
+            tracing::debug!(%error, "the list of completed files cannot be compacted");
         }
     }
 
-    /// The record of this URL at this place, if its file is as it was then.
+    /// The record for this URL and path, if the file has not changed since.
     pub(crate) fn find(&self, url: &Url, target_path: &Path) -> Option<&CompletedFile> {
         let record = self.records.get(&record_key(url, target_path)?)?;
         let meta = record.path.symlink_metadata().ok()?;
@@ -110,7 +112,7 @@ impl CompletedFiles {
         is_same.then_some(record)
     }
 
-    /// The file of this URL is complete at `path`.
+    /// Records that the file of this URL is complete at `path`.
     pub(crate) fn add(
         &mut self,
         (url, target_path): (&Url, &Path),
@@ -121,6 +123,7 @@ impl CompletedFiles {
         let digest = digest.map(digest_text);
         let meta = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file);
         let (Some(key), Some(meta)) = (record_key(url, target_path), meta) else { return };
+        // Without either, a later run could not prove that the server still has this file.
         if validator.is_none() && digest.is_none() {
             return;
         }
@@ -131,7 +134,7 @@ impl CompletedFiles {
             let written = open_private(log, OpenOptions::new().append(true).create(true))
                 .and_then(|mut file| file.write_all(line.as_bytes()));
             if let Err(error) = written {
-                tracing::debug!(path = %log.display(), %error, "a completed file is not recorded");
+                tracing::debug!(path = %log.display(), %error, "a completed file cannot be recorded");
             }
         }
         self.records.insert(key, record);
@@ -139,12 +142,12 @@ impl CompletedFiles {
 }
 
 impl CompletedFile {
-    /// Whether the file was checked with this digest.
+    /// Whether the file was verified with this digest.
     pub(crate) fn has_digest(&self, digest: &Checksum) -> bool {
         self.digest.as_ref() == Some(&digest_text(digest))
     }
 
-    /// Whether the server still has this file.
+    /// Whether the server still has the same file: equal size and validator.
     pub(crate) fn matches(&self, total: Option<DataSize>, validator: Option<&Validator>) -> bool {
         total == Some(DataSize::from_bytes(self.size))
             && validator.is_some()
@@ -152,22 +155,22 @@ impl CompletedFile {
     }
 }
 
-/// Opens a file that belongs to this user and that others may not write.
+/// Opens a file that belongs to this user, and that other users cannot write.
 fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let file = options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(path)?;
     let meta = file.metadata()?;
     let is_private =
         meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o022 == 0;
-    if is_private { Ok(file) } else { Err(io::Error::other("others may write to it")) }
+    if is_private { Ok(file) } else { Err(io::Error::other("other users may write to it")) }
 }
 
 fn json_line(record: &CompletedFile) -> Option<String> {
     serde_json::to_string(record).ok().map(|line| line + "\n")
 }
 
-/// A digest of the URL and of the place at which the batch begins to store it. The URL itself, which may hold a secret, is
-/// not written down.
+/// Digest of the URL and of the path under which the batch stores the file first. The URL itself may contain a
+/// secret, so it is not stored.
 fn record_key(url: &Url, target_path: &Path) -> Option<String> {
     let target_path = parent_dir(target_path).canonicalize().ok()?.join(target_path.file_name()?);
     let mut digest = Sha256::new();
@@ -185,7 +188,7 @@ fn digest_text(digest: &Checksum) -> String {
 }
 
 const FILE_NAME: &str = "finished";
-/// Bytes from which on the record is shortened, and the lines that remain.
+/// Length in bytes from which on the list is compacted, and the number of records that remain.
 const MAX_LEN: u64 = 8 << 20;
 const KEPT_RECORDS: usize = 10_000;
 
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completed_file_is_recognized_while_it_and_the_server_are_the_same() {
+    fn a_completed_file_is_recognized_until_it_or_the_server_changes() {
         let dir = tempfile::tempdir().unwrap();
         let (log, file) = (dir.path().join("finished"), dir.path().join("a.1"));
         let place = dir.path().join("a");
@@ -219,7 +222,7 @@ mod tests {
         assert!(record.matches(size, Some(&etag)) && record.has_digest(&digest));
         assert!(!record.matches(size, Some(&Validator::Etag("\"2\"".into()))) && !record.matches(size, None));
         assert!(!record.matches(Some(DataSize::from_bytes(8)), Some(&etag)) && !record.matches(None, Some(&etag)));
-        assert!(next.find(&url(), &dir.path().join("b")).is_none(), "another place");
+        assert!(next.find(&url(), &dir.path().join("b")).is_none(), "another path");
         assert!(next.find(&"https://h.example/b".parse().unwrap(), &place).is_none());
 
         std::fs::write(&file, "changed").unwrap();
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_proved_later_is_not_recorded() {
+    fn a_file_without_validator_and_digest_is_not_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a");
         std::fs::write(&file, "x").unwrap();
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_others_could_have_written_is_not_used() {
+    fn a_list_that_others_could_have_written_is_not_used() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let (log, file) = (dir.path().join("finished"), dir.path().join("a"));
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_record_loses_its_oldest_lines() {
+    fn a_long_list_loses_its_oldest_records() {
         let dir = tempfile::tempdir().unwrap();
         let (log, file) = (dir.path().join("finished"), dir.path().join("a"));
         std::fs::write(&file, "x").unwrap();

@@ -1,8 +1,8 @@
-//! Random histories of downloads, kills, power cuts, full and failing disks, on the model of a file system.
+//! Random histories of downloads, kills, power failures, full and failing disks, on a model of a file system.
 //!
-//! After each crash the file is opened again, and three things must hold, whatever happened before: every byte that
-//! is claimed is there; the final name has a complete file or an older one; a kill costs no more than what was not
-//! recorded yet.
+//! After each crash the file is opened again, and three things must hold, whatever happened before. Every recorded
+//! byte is stored. The final name refers to a complete file or an older one. A kill costs no more than the bytes
+//! that were not recorded yet.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -22,23 +22,23 @@ const URL_DIGEST: [u8; 32] = [7; 32];
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The next piece of one of the connections arrives.
+    /// The next piece of a connection arrives.
     Write { conn: u8, len: u32 },
     /// Time passes.
     Tick { millis: u16 },
     /// The file changes on the server.
     Change,
-    /// kill -9, at once or with the caches dropped.
+    /// kill -9, with or without dropping the page cache.
     Kill { caches: bool },
     /// The power fails.
     Cut,
-    /// SIGINT.
+    /// The user interrupts the run (SIGINT).
     Suspend,
-    /// The disk is full after so many more bytes; the run ends by that.
+    /// The disk becomes full after `room` more bytes, which ends the run.
     Full { room: u32 },
     /// The next sync fails.
     BadSync,
-    /// Everything that is missing arrives.
+    /// All missing bytes arrive.
     Finish,
 }
 
@@ -56,8 +56,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Bytes of the `version`-th file on the server; never zero, so that a hole shows. The period is a prime, so that no
-/// two pages are equal.
+/// Contents of the file's `version` on the server. No byte is zero, so that a hole is visible. The period is a
+/// prime, so that no two pages are equal.
 fn content(version: u64, start: u64, end: u64) -> Vec<u8> {
     const PERIOD: u64 = 65_521;
     static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -74,7 +74,7 @@ fn content(version: u64, start: u64, end: u64) -> Vec<u8> {
     bytes
 }
 
-/// The server, the disk, and one run of the program.
+/// The state of the server, the disk, and one run of the program.
 struct CrashHistory {
     fs: FakeFs,
     part: Option<PartialFile<FakeFs>>,
@@ -82,11 +82,11 @@ struct CrashHistory {
     now: Instant,
     /// Next byte of each connection.
     cursors: [u64; 4],
-    /// What this run believes to be in place.
+    /// Ranges that this run considers stored.
     held: RangeSet,
-    /// Since the present version of the file was begun, nothing has gone wrong but kills.
+    /// Whether only kills have occurred since the present version of the file began.
     only_kills: bool,
-    /// What has been on the disk at the last power cut, and must be there at the next.
+    /// Ranges that were on the disk at the last power failure, and so must survive the next one.
     durable: RangeSet,
 }
 
@@ -116,13 +116,13 @@ impl CrashHistory {
         Validator::Etag(format!("\"{}\"", self.version))
     }
 
-    /// A new run: what it finds must be true.
+    /// Starts a new run, and checks the state that it finds.
     fn reopen(&mut self) {
         self.part = None;
         self.fs.kill();
         self.check_final_name();
         let open = || PartialFile::open(self.fs.clone(), DownloadPaths::new(path(), 255), &[URL_DIGEST]);
-        // A failing sync may hit the opening; the next try finds what is left.
+        // A failing sync may affect the opening. The second attempt finds what is left.
         let (mut part, found) = open().or_else(|_| open()).unwrap();
         let (resume, _) = resume::ExistingDownload::into_resume(found, &[URL_DIGEST]);
         let have = resume.as_ref().map(|resume| self.check(resume)).unwrap_or_default();
@@ -137,7 +137,7 @@ impl CrashHistory {
         self.part = Some(part);
     }
 
-    /// Every claimed byte is there.
+    /// Checks that every recorded byte is stored.
     fn check(&self, resume: &Resume) -> RangeSet {
         let version: u64 = resume.validator.if_range_value().trim_matches('"').parse().unwrap();
         let stored = self.fs.bytes(Path::new("/d/file.part")).unwrap();
@@ -210,7 +210,8 @@ impl CrashHistory {
                 while self.held.missing_before(TOTAL) > DataSize::ZERO && self.receive(conn, 200_000).is_ok() {
                     conn = (conn + 1) % 4;
                 }
-                // A disk that is full and fails as well leaves no room to say what is still true.
+                // If the disk is full and fails as well, the journal cannot be rewritten, so no byte is certain to
+                // survive.
                 if matches!(self.part.take().unwrap().suspend(), Err(StoreError::SyncFailed { .. })) {
                     self.durable = RangeSet::default();
                 }
@@ -230,7 +231,7 @@ impl CrashHistory {
         }
     }
 
-    /// The power fails. What has survived one cut survives the next.
+    /// The power fails. Bytes that survived one failure must survive the next.
     fn cut_power(&mut self) {
         self.fs.cut_power();
         self.reopen();
@@ -238,7 +239,7 @@ impl CrashHistory {
         assert!(safe.iter().all(|span| self.held.end_of_run(span.start) >= span.end), "lost from the disk");
     }
 
-    /// The run ends by an error, as the pump would end it, and the caches are dropped.
+    /// The run ends with an error, as the driver would end it, and the page cache is dropped.
     fn fail_sync(&mut self) {
         self.only_kills = false;
         self.durable = RangeSet::default();
@@ -270,7 +271,7 @@ impl CrashHistory {
         part.publish()?;
         assert!(self.fs.bytes(path()).unwrap() == content(self.version, 0, TOTAL));
         let names = self.fs.names();
-        assert_eq!(names, [path()], "litter");
+        assert_eq!(names, [path()], "no other file is left");
         self.version += 1;
         self.only_kills = true;
         self.durable = RangeSet::default();
@@ -283,7 +284,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_each_claimed_byte_is_there(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
+    fn every_recorded_byte_is_stored_after_any_history(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
         let mut tale = CrashHistory::new(seed);
         for step in &steps {
             tale.apply(step);

@@ -1,9 +1,9 @@
-//! The worst file system that POSIX allows, for tests.
+//! Model of the worst file system that POSIX allows, for tests.
 //!
-//! It keeps two states: what programs see, and what the disk has. In between lie the writes, cuts and renames that
-//! were not synced yet. When the power fails, each of them, on its own, happens, does not happen, or happens in part:
-//! any bytes of a write may be missing, whichever order they were made in. Names behave the same way, except that a
-//! rename is never half done. Randomness comes from a seed, so each history can be had again.
+//! It keeps two states: what programs see, and what is on the disk. They differ by the writes, truncations and
+//! renames that are not synced yet. When the power fails, each of these independently survives, is lost, or
+//! survives in part: any bytes of a write may be missing, in whatever order the writes were made. Names behave in
+//! the same way, except that a rename is atomic. The randomness comes from a seed, so each history can be repeated.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ use marline_core::wire::download_journal::PageCacheEpoch;
 use super::fs::{FileSystem, Ownership, SizeLimit};
 use super::mac_key::{KeyError, MacKey};
 
-/// A file system that can lose its power. Clones share it.
+/// A file system with simulated power failures. Clones share its state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FakeFs {
     state: Rc<RefCell<FakeFsState>>,
 }
 
-/// A file, by its number.
+/// An open file, identified by its index.
 #[derive(Debug)]
 pub(super) struct FileHandle(usize);
 
@@ -33,11 +33,11 @@ struct FakeFsState {
     visible_names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
     name_changes: Vec<(u64, NameChange)>,
-    /// Counts changes, so that a sync knows which came before it.
+    /// Counts changes, so that a sync knows which ones preceded it.
     clock: u64,
     boots: u8,
     nonces: u64,
-    /// A sync that runs beside the program: the file, whether the directory too, and when it began.
+    /// The background sync: the file, whether the directory is synced as well, and the clock at its start.
     pending_sync: Option<(usize, bool, u64)>,
     /// Bytes that may still be written; none: no limit.
     free_space: Option<u64>,
@@ -52,7 +52,7 @@ struct FakeFile {
     durable: Vec<u8>,
     changes: Vec<(u64, DataChange)>,
     marked: bool,
-    /// The tag as programs see it, on the disk, and on its way there.
+    /// The tag as programs see it, the tag on the disk, and the changes that are not synced yet.
     tag: Option<[u8; 16]>,
     durable_tag: Option<[u8; 16]>,
     tag_changes: Vec<(u64, [u8; 16])>,
@@ -86,7 +86,7 @@ impl TestRng {
         Self(Cell::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1))
     }
 
-    /// A number below `end`; zero if there is none.
+    /// A random number below `end`; zero if `end` is zero.
     pub(super) fn next_below(&self, end: u64) -> u64 {
         let mut x = self.0.get();
         x ^= x >> 12;
@@ -108,7 +108,7 @@ impl DataChange {
         }
     }
 
-    /// What the disk may have of it after a power cut.
+    /// Applies what a power failure leaves of this change.
     fn survive(&self, bytes: &mut Vec<u8>, dice: &TestRng) {
         match (self, dice.next_below(5)) {
             (_, 0 | 1) => {}
@@ -120,7 +120,7 @@ impl DataChange {
                     Self::Write(at + from, new[from..to].to_vec()).apply(bytes);
                 }
             }
-            // The length made it, the bytes did not.
+            // The new length survives, the bytes do not.
             (Self::Write(at, new), _) => bytes.resize(bytes.len().max(at + new.len()), 0),
         }
     }
@@ -157,7 +157,7 @@ impl FakeFsState {
         let stored = &mut self.files[file];
         let begun = stored.changes.partition_point(|(at, _)| *at <= until);
         for (_, change) in stored.changes.drain(..begun) {
-            // A page that could not be written is clean for the kernel, and lost.
+            // A page that could not be written is marked clean by the kernel, and its contents are lost.
             if fails { change.survive(&mut stored.durable, &self.rng) } else { change.apply(&mut stored.durable) }
         }
         let begun = stored.tag_changes.partition_point(|(at, _)| *at <= until);
@@ -189,12 +189,12 @@ impl FakeFs {
         model
     }
 
-    /// The process is gone; the kernel lives.
+    /// The process is killed; the kernel and its page cache survive.
     pub(super) fn kill(&self) {
         self.state.borrow_mut().pending_sync = None;
     }
 
-    /// The kernel forgets the pages that it believes to be on the disk.
+    /// The kernel drops the pages that it considers written.
     pub(super) fn drop_caches(&self) {
         for file in &mut self.state.borrow_mut().files {
             file.visible = file.durable.clone();
@@ -202,7 +202,7 @@ impl FakeFs {
         }
     }
 
-    /// The power is gone, and what was not synced is at the mercy of the dice.
+    /// The power fails: chance decides which unsynced changes survive.
     pub(super) fn cut_power(&self) {
         let world = &mut *self.state.borrow_mut();
         world.pending_sync = None;
@@ -225,7 +225,7 @@ impl FakeFs {
         world.visible_names = world.durable_names.clone();
     }
 
-    /// The disk is full after so many more bytes.
+    /// Sets how many more bytes fit on the disk.
     pub(super) fn set_free_space(&self, room: Option<u64>) {
         self.state.borrow_mut().free_space = room;
     }
@@ -234,12 +234,12 @@ impl FakeFs {
         self.state.borrow_mut().sync_fails = true;
     }
 
-    /// If that failure is still to come, it does not.
+    /// Cancels a failure that has not occurred yet.
     pub(super) fn stop_failing(&self) {
         self.state.borrow_mut().sync_fails = false;
     }
 
-    /// A complete file that was there before.
+    /// Creates a complete file that existed before.
     pub(super) fn write_file(&self, path: &Path, bytes: &[u8]) {
         let world = &mut *self.state.borrow_mut();
         let file = world.make(path);
@@ -249,13 +249,13 @@ impl FakeFs {
         world.sync_names(now);
     }
 
-    /// What programs read under this name.
+    /// The contents that programs read under this path.
     pub(super) fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
         let world = self.state.borrow();
         world.visible_names.get(path).map(|file| world.files[*file].visible.clone())
     }
 
-    /// Every name there is.
+    /// All existing paths.
     pub(super) fn names(&self) -> Vec<PathBuf> {
         self.state.borrow().visible_names.keys().cloned().collect()
     }
@@ -269,7 +269,7 @@ impl FileSystem for FakeFs {
             return Ok((FileHandle(*there), false));
         }
         let file = self.create(path)?;
-        // The mark is a part of the new file's inode: one is not on the disk without the other.
+        // The mark is part of the new file's inode, so both reach the disk together.
         self.set_mark(&file);
         Ok((file, true))
     }

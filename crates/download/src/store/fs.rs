@@ -1,17 +1,21 @@
-//! The few things that a download asks of a file system, and the real one.
+//! The file-system operations that a download needs, and their implementation for Linux.
 //!
-//! Small on purpose: each method is one system call with one clear promise about crashes, so that a model can make
-//! and break the same promises (see `model`), and the discipline of [`super::part`] is tested against the worst
-//! file system that POSIX allows.
+//! The interface is small on purpose: each method is one system call with one promise about crashes. So a model can
+//! keep and break the same promises (`fake_fs`), and the rules of [`super::partial_file`] are tested against the
+//! worst file system that POSIX allows.
 //!
-//! 1. What [`Disk::write_at`] has put in place survives the process, not the power.
-//! 2. [`Disk::sync`] returns when all that was written to the file before the call survives the power as well.
-//! 3. A name made, moved or removed survives the power after [`Disk::sync_dir`]; before, each may or may not.
-//! 4. [`Disk::mark`] and [`Disk::tag`] go with the file, whatever its name is. A tag survives the power after the next
-//!    [`Disk::sync`] of the file.
-//! 5. No method follows a symbolic link in the last part of a name: what somebody else has put there is not ours.
-//! 6. [`Disk::rename`] replaces the new name at once: after any crash it names either the old file or the new one.
-//! 7. What a file is and whose it is ([`Custody`]) is read from the open file, not from its name.
+//! 1. Bytes written by [`FileSystem::write_at`] survive a crash of the process, not a power failure.
+//! 2. When [`FileSystem::sync`] returns, all bytes written to the file before the call survive a power failure as
+//!    well.
+//! 3. A name that was created, renamed or removed survives a power failure after [`FileSystem::sync_dir`]. Before,
+//!    each change may or may not survive.
+//! 4. [`FileSystem::set_mark`] and [`FileSystem::set_tag`] belong to the file, not to its name. A tag survives a
+//!    power failure after the next [`FileSystem::sync`] of the file.
+//! 5. No method follows a symbolic link in the last component of a path, because another user may have created it.
+//! 6. [`FileSystem::rename`] replaces the target atomically: after any crash the name refers to either the old or
+//!    the new file.
+//! 7. Type and owner of a file ([`Ownership`]) are read from the open file, not from its path, which could change
+//!    in between.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -36,25 +40,27 @@ use super::mac_key::{KeyError, MacKey};
 use marline_net::atomic_file::sync_directory;
 use marline_net::random::random_bytes;
 
-/// File systems that reserve extents in a millisecond: ext4, XFS, F2FS. Measured for 512 MB in pieces of 64 KiB, CPU
-/// without and with: ext4 0.14 to 0.24 s and 0.10 s, 1 ms of it at once. tmpfs, which is not here: 0.18 s and
-/// 0.19 s, but 0.14 s of it before the first byte. Btrfs is not here because it would not compress the file.
+/// File systems that allocate extents in a millisecond: ext4, XFS, F2FS. Measured for 512 MB in pieces of 64 KiB,
+/// CPU time without and with preallocation: on ext4, 0.14 to 0.24 s and 0.10 s, of which 1 ms is the allocation.
+/// tmpfs is not in the list: 0.18 s and 0.19 s, but 0.14 s of that before the first byte. Btrfs is not in the list
+/// because it does not compress preallocated files.
 const PREALLOCATING_FS: [u64; 3] = [0xEF53, 0x5846_5342, 0xF2F5_2010];
 
-/// The attribute that says that an unfinished file is ours, from its first moment: so one that was killed before it had a
-/// journal is told from somebody else's file of the same name. An empty journal in its place was not used: it would be
-/// one more file to make, sync and remove for every small download. Its value is [`MARKED`], or the file's tag.
+/// Extended attribute that marks an unfinished file as marline's from its creation on. So a file whose run was
+/// killed before it had a journal differs from another program's file of the same name. An empty journal as the
+/// mark was rejected: it would be one more file to create, sync and remove for every small download. The value is
+/// [`PART_XATTR_VALUE`], or the tag of the file.
 const PART_XATTR: &str = "user.marline.part";
 const PART_XATTR_VALUE: &[u8] = b"1";
 
-/// File systems whose inode numbers may change with each mount: FAT, exFAT, and those in user space.
+/// File systems whose inode numbers may change with each mount: FAT, exFAT, and those in user space (FUSE).
 const UNSTABLE_INODE_FS: [u64; 3] = [FAT_MAGIC, 0x2011_BAB0, 0x6573_5546];
 
 /// FAT (msdos and vfat).
 const FAT_MAGIC: u64 = 0x4d44;
 
-/// File systems that are known to take writes at any offset: ext4, XFS, F2FS, Btrfs, tmpfs, ramfs, overlayfs, NFS, FAT,
-/// exFAT, NTFS, ZFS. Others are tried with a write beyond the end.
+/// File systems that are known to accept writes at any offset: ext4, XFS, F2FS, Btrfs, tmpfs, ramfs, overlayfs,
+/// NFS, FAT, exFAT, NTFS, ZFS. Others are probed with a write beyond the end.
 const RANDOM_WRITE_FS: [u64; 12] = [
     0xEF53,
     0x5846_5342,
@@ -69,24 +75,26 @@ const RANDOM_WRITE_FS: [u64; 12] = [
     0x7366_746E,
     0x2FC1_2FC1,
 ];
-/// Where that write goes.
+/// Offset of the write that probes a file system.
 const PROBE_OFFSET: u64 = 4096;
 
-/// Mode of files that are not finished: another user must not be able to change what is already in place. The complete
-/// file has the mode of any new file.
+/// Mode of unfinished files: other users must not be able to change bytes that are already stored. The complete
+/// file gets the mode of any new file.
 pub(super) const PART_MODE: u32 = 0o644;
 
-/// `O_NOFOLLOW`, and `O_NONBLOCK`, which means nothing for regular files.
+/// `O_NOFOLLOW`, and `O_NONBLOCK`, which has no effect on regular files but keeps the open of a named pipe from
+/// blocking.
 pub(super) const NOFOLLOW_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
-/// Who could have written a file that was found.
+/// Who could have written an existing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ownership {
-    /// This user alone.
+    /// Only this user could have written it.
     Private,
-    /// It is this user's, but others could have written to it. The text completes "…, so it is not trusted".
+    /// The file is this user's, but others could have written to it. The text completes "the file is not trusted:
+    /// …".
     Shared(&'static str),
-    /// It is none of ours: no regular file, or another user's.
+    /// The file is not regular, or belongs to another user. The text names the problem.
     Foreign(&'static str),
 }
 
@@ -95,15 +103,15 @@ pub(super) enum Ownership {
 pub(super) enum SizeLimit {
     FatFile,
     FileSystem,
-    /// The most that this process may write to one file.
+    /// Maximum number of bytes that this process may write to one file (RLIMIT_FSIZE).
     Process(u64),
 }
 
 impl fmt::Display for SizeLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::FatFile => f.write_str("FAT takes only files of less than 4 GiB"),
-            Self::FileSystem => f.write_str("the file system takes only smaller files"),
+            Self::FatFile => f.write_str("FAT stores only files smaller than 4 GiB"),
+            Self::FileSystem => f.write_str("the file system stores only smaller files"),
             Self::Process(max_len) => {
                 write!(f, "this process may write only {} to a file (ulimit -f)", DataSize::from_bytes(*max_len))
             }
@@ -111,83 +119,84 @@ impl fmt::Display for SizeLimit {
     }
 }
 
-/// A file system.
+/// Operations on a file system.
 pub(super) trait FileSystem {
     /// An open file.
     type File;
 
-    /// Opens a regular file for reading and writing; makes it, marked, if it is not there, and says whether it did.
+    /// Opens a regular file for reading and writing. Creates it with the mark if it does not exist, and returns
+    /// whether it did.
     fn open(&self, path: &Path) -> io::Result<(Self::File, bool)>;
-    /// Makes a file for reading and writing. An error if the name is taken.
+    /// Creates a file for reading and writing. Fails if the name is taken.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
-    /// Who could have written the file.
+    /// Who could have written to the file.
     fn ownership(&self, file: &Self::File) -> io::Result<Ownership>;
-    /// Puts our mark on a file, or leaves the one that is there; false if this file system has no room for one.
+    /// Sets the mark, or keeps an existing one. False: the file system has no extended attributes.
     fn set_mark(&self, file: &Self::File) -> bool;
-    /// Whether our mark is on the file.
+    /// Whether the file has the mark.
     fn is_marked(&self, file: &Self::File) -> bool;
-    /// Makes the mark one that no other file has. Without effect where there is no room for marks.
+    /// Replaces the mark by a unique value. Without effect on file systems without extended attributes.
     fn set_tag(&self, file: &Self::File);
-    /// What tells this file from all others as long as it exists: its tag, or else its inode; zero if it has neither.
+    /// Identifies the file as long as it exists: its tag, otherwise its inode; zero if it has neither.
     fn file_id(&self, file: &Self::File) -> [u8; 16];
-    /// The file is complete: takes our mark off, and gives it the mode that a new file has in this directory.
+    /// Prepares the complete file: removes the mark, and sets the mode that new files have in this directory.
     fn finalize(&self, file: &Self::File, dir: &Path);
     /// The key of this user.
     fn user_key(&self) -> Result<MacKey, KeyError>;
-    /// All bytes of a file, at most `limit` of them, and who could have written them; none if it is not there.
+    /// Reads a file, at most `limit` bytes, and determines who could have written it; none: it does not exist.
     fn read(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Ownership)>>;
-    /// Takes the only lock there is on the file; false if somebody has it.
+    /// Takes the exclusive lock of the file without waiting; false: another process holds it.
     fn lock(&self, file: &Self::File) -> io::Result<bool>;
-    /// Whether the path still names this file.
+    /// Whether the path still refers to this file.
     fn is_at_path(&self, file: &Self::File, path: &Path) -> io::Result<bool>;
-    /// Puts all the bytes in their place.
+    /// Writes all bytes at an offset.
     fn write_at(&self, file: &Self::File, at: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Reads some bytes; zero at the end.
+    /// Reads bytes at an offset; zero bytes at the end.
     fn read_at(&self, file: &Self::File, at: u64, bytes: &mut [u8]) -> io::Result<usize>;
-    /// The file's length, and how many bytes of the disk it takes.
+    /// The length of the file, and the number of bytes allocated for it.
     fn len(&self, file: &Self::File) -> io::Result<(u64, u64)>;
-    /// Cuts the file, or lengthens it with zeros.
+    /// Truncates the file, or extends it with zeros.
     fn truncate(&self, file: &Self::File, len: u64) -> io::Result<()>;
-    /// Waits until the file's bytes and length are on the disk.
+    /// Waits until bytes and length of the file are on the disk.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// The same, without waiting; one at a time. `dir` first, if there is one.
+    /// Like [`FileSystem::sync`], without waiting; one at a time. `dir`, if given, is synced first.
     fn start_sync(&mut self, file: &Arc<Self::File>, dir: Option<&Path>);
-    /// The result of [`Disk::start_sync`], once; none while it runs or when there was none.
+    /// The result of [`FileSystem::start_sync`], once; none while it runs, or if none was started.
     fn poll_sync(&mut self) -> Option<io::Result<()>>;
-    /// Waits until the directory's names are on the disk.
+    /// Waits until the entries of the directory are on the disk.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Moves a name.
+    /// Renames a file, and replaces an existing target.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Moves a name unless the new one is taken; false if it is.
+    /// Renames a file unless the target exists; false: it exists.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<bool>;
-    /// Removes a name, if it is there.
+    /// Removes a file, if it exists.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// How long unsynced bytes of this file last.
+    /// The period during which unsynced bytes of this file survive.
     fn page_cache_epoch(&self, file: &Self::File) -> PageCacheEpoch;
-    /// A number that no other journal has.
+    /// A random number for a journal.
     fn nonce(&self) -> u64;
-    /// Takes the room for a file of this length, where that costs next to nothing; its length stays.
+    /// Allocates space for a file of this length where that is cheap. The length of the file does not change.
     fn preallocate(&self, file: &Self::File, len: u64) -> io::Result<()>;
-    /// Bytes that this user may still allocate beside the file.
+    /// Bytes that this user may still allocate on the file's file system.
     fn free_bytes(&self, file: &Self::File) -> io::Result<u64>;
-    /// Why the file cannot have this length; none: it can, as far as is known beforehand.
+    /// Why the file cannot have this length; none: no limit is known beforehand.
     fn size_limit(&self, file: &Self::File, len: u64) -> Option<SizeLimit>;
-    /// How many bytes a name may have in this directory.
+    /// Maximum length of a file name in this directory, in bytes.
     fn max_name_len(&self, dir: &Path) -> usize;
-    /// Whether a file of this name could be made; an error if the file system does not take the name.
+    /// Tests whether a file of this name could be created. Fails if the file system rejects the name.
     fn probe_name(&self, path: &Path) -> io::Result<()>;
-    /// Whether an empty file takes writes at any offset. The file stays empty.
+    /// Whether an empty file accepts writes at any offset. The file is empty again afterwards.
     fn supports_random_writes(&self, file: &Self::File) -> bool;
 }
 
-/// The real one.
+/// The file system of the operating system.
 #[derive(Debug, Default)]
 pub(super) struct OsFileSystem {
     syncer: FsyncThread,
 }
 
 impl OsFileSystem {
-    /// Whether a file with our mark has this name.
+    /// Whether the path refers to a file with marline's mark.
     pub(super) fn is_marked_at(path: &Path) -> bool {
         let file = OpenOptions::new().read(true).custom_flags(NOFOLLOW_FLAGS).open(path);
         file.is_ok_and(|file| Self::default().is_marked(&file))
@@ -236,7 +245,7 @@ impl FileSystem for OsFileSystem {
     }
 
     fn set_tag(&self, file: &File) {
-        // Where that fails, the inode has to do.
+        // If that fails, `file_id` uses the inode.
         let _ = random_bytes::<16>().map(|tag| rustix::fs::fsetxattr(file, PART_XATTR, &tag, XattrFlags::empty()));
     }
 
@@ -249,8 +258,8 @@ impl FileSystem for OsFileSystem {
         let flags = StatxFlags::INO | StatxFlags::BTIME;
         match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, flags) {
             Ok(found) if renumbered == Ok(false) => {
-                // An inode number is used again; together with the time of birth it is not. The device's number is
-                // left out: it changes from boot to boot.
+                // Inode numbers are reused, but not together with the same creation time. The device number is left
+                // out, because it changes from boot to boot.
                 let mut digest = Sha256::new();
                 digest.update(found.stx_ino.to_le_bytes());
                 digest.update(found.stx_btime.tv_sec.to_le_bytes());
@@ -262,9 +271,11 @@ impl FileSystem for OsFileSystem {
     }
 
     fn finalize(&self, file: &File, dir: &Path) {
-        // Where there is none, nothing is to be done; and a complete file is none the worse for it.
+        // Errors are ignored: without an attribute there is nothing to remove, and the mark does not harm a
+        // complete file.
         let _ = rustix::fs::fremovexattr(file, PART_XATTR);
-        // The kernel says which mode a new file gets here: by the umask, or by the directory's default ACL.
+        // An unnamed temporary file shows which mode a new file gets here, from the umask or the directory's
+        // default ACL.
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let probe = rustix::fs::open(dir, flags, Mode::from_raw_mode(0o666)).map(File::from);
         let mode = |file: &File| file.metadata().map(|meta| meta.mode() & 0o777);
@@ -298,7 +309,7 @@ impl FileSystem for OsFileSystem {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
             Err(Errno::WOULDBLOCK) => Ok(false),
-            // Some network file systems have no locks; better to go on than to refuse.
+            // Some network file systems have no locks. A download without a lock is better than none.
             Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(true),
             Err(e) => Err(e.into()),
         }
@@ -333,7 +344,7 @@ impl FileSystem for OsFileSystem {
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
-        // Not fdatasync: the tag is metadata, and a file that grows needs its metadata anyway.
+        // fsync, not fdatasync: the tag is metadata, and the metadata of a growing file must be written anyway.
         file.sync_all()
     }
 
@@ -361,7 +372,7 @@ impl FileSystem for OsFileSystem {
         match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
-            // Not every file system can do both in one step; there the look comes first.
+            // Not every file system can do both in one step. There, a separate check must suffice.
             Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_ok() => Ok(false),
             Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(from, to).map(|()| true),
             Err(e) => Err(e.into()),
@@ -398,7 +409,7 @@ impl FileSystem for OsFileSystem {
             return Ok(());
         }
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
-            // An ext4 without extents.
+            // ext4 without extents does not support it.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             done => Ok(done?),
         }
@@ -406,7 +417,7 @@ impl FileSystem for OsFileSystem {
 
     fn free_bytes(&self, file: &File) -> io::Result<u64> {
         let fs = rustix::fs::fstatvfs(file)?;
-        // One without any blocks (ramfs, some in user space) does not count them.
+        // File systems that report no blocks (ramfs, some FUSE file systems) do not count them.
         Ok(if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) })
     }
 
@@ -418,7 +429,8 @@ impl FileSystem for OsFileSystem {
         if len > u64::from(u32::MAX) && rustix::fs::fstatfs(file).is_ok_and(|fs| fs_magic(&fs) == FAT_MAGIC) {
             return Some(SizeLimit::FatFile);
         }
-        // The kernel compares the offset with the file system's limit; all reads and writes here have their own.
+        // lseek fails beyond the maximum file size of the file system. Moving the file position is harmless: all
+        // reads and writes here have explicit offsets.
         let beyond = rustix::fs::seek(file, SeekFrom::Start(len)) == Err(Errno::INVAL);
         let max_len = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         match max_len.filter(|max_len| *max_len < len) {
@@ -428,7 +440,7 @@ impl FileSystem for OsFileSystem {
     }
 
     fn max_name_len(&self, dir: &Path) -> usize {
-        // FAT counts characters and says 1530 bytes; the kernel takes 255 of any name.
+        // FAT counts characters and reports 1530 bytes. The kernel accepts at most 255 bytes everywhere.
         let reported = rustix::fs::statvfs(dir).map_or(0, |fs| fs.f_namemax);
         #[cfg(test)]
         let reported = if fs_quirks::current_quirks().reports_max_name {
@@ -455,29 +467,30 @@ impl FileSystem for OsFileSystem {
     }
 }
 
-/// The file system's number, which the kernel knows it by (statfs(2)).
+/// The type of the file system (statfs(2)).
 fn fs_magic(fs: &rustix::fs::StatFs) -> u64 {
-    // 32 bits that are signed on some machines.
+    // The field has 32 bits and is signed on some architectures.
     u64::from(fs.f_type as u32)
 }
 
-/// See [`Disk::custody`].
+/// See [`FileSystem::ownership`].
 fn file_ownership(file: &File) -> io::Result<Ownership> {
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Ok(Ownership::Foreign("something with this name is there that is no regular file"));
+        return Ok(Ownership::Foreign("an entry with this name exists and is not a regular file"));
     }
     if meta.uid() != rustix::process::geteuid().as_raw() {
-        return Ok(Ownership::Foreign("a file with this name is there that belongs to another user"));
+        return Ok(Ownership::Foreign("a file with this name exists and belongs to another user"));
     }
     if meta.nlink() > 1 {
-        return Ok(Ownership::Shared("it has another name as well (a hard link)"));
+        return Ok(Ownership::Shared("it has a second name (a hard link)"));
     }
     let (mode, others) = (meta.mode() & 0o7777, 0o022);
     if mode & others == 0 {
         return Ok(Ownership::Private);
     }
-    // FAT and NTFS show one mode for all files: it says nothing, and it cannot be changed.
+    // FAT and NTFS show one mode for all files, which cannot be changed and has no meaning. So a mode that cannot
+    // be narrowed is ignored.
     let narrowed = file.set_permissions(PermissionsExt::from_mode(mode & !others));
     if narrowed.is_err() || file.metadata()?.mode() & others != 0 {
         return Ok(Ownership::Private);
@@ -486,14 +499,14 @@ fn file_ownership(file: &File) -> io::Result<Ownership> {
     Ok(Ownership::Shared("other users may write to it"))
 }
 
-/// The mask of this process. The system call could only change it, for all threads at once.
+/// The umask of this process. umask(2) can only be read by changing it, for all threads at once.
 fn umask() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
     u32::from_str_radix(line.trim(), 8).ok()
 }
 
-/// For reading and writing. Never waits for the other end of a pipe.
+/// Options for reading and writing. Never waits for the other end of a pipe.
 fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(NOFOLLOW_FLAGS);

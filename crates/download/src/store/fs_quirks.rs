@@ -1,4 +1,4 @@
-//! File systems that are not at hand in tests: what they refuse is refused by the real one's driver for one thread.
+//! Simulates unusual file systems in tests: `OsFileSystem` rejects what the current quirks of the thread forbid.
 
 use std::cell::Cell;
 use std::io;
@@ -6,22 +6,22 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-/// What a file system refuses.
+/// Restrictions of a simulated file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FsQuirks {
-    /// Characters in names.
+    /// Characters that names must not contain.
     pub(super) forbidden_chars: &'static str,
-    /// Longer names; zero: none.
+    /// Maximum length of a name in bytes; zero: no limit.
     pub(super) max_name_len: usize,
-    /// Whether it says how long names may be.
+    /// Whether statvfs reports the maximum length of names.
     pub(super) reports_max_name: bool,
-    /// Longer files; zero: none.
+    /// Maximum length of a file in bytes; zero: no limit.
     pub(super) max_file_len: u64,
-    /// Writes anywhere but at the end.
+    /// Error for writes anywhere but at the end; none: allowed.
     pub(super) seek_errno: Option<Errno>,
-    /// Files that are open for reading and writing.
+    /// Whether files cannot be open for reading and writing at once.
     pub(super) forbids_read_write: bool,
-    /// Renames.
+    /// Whether files cannot be renamed.
     pub(super) forbids_rename: bool,
 }
 
@@ -29,7 +29,7 @@ thread_local! {
     static CURRENT_QUIRKS: Cell<FsQuirks> = Cell::new(FsQuirks::default());
 }
 
-/// Runs a test on such a file system.
+/// Runs a test with these restrictions in the current thread.
 pub(super) fn with_quirks<T>(quirks: FsQuirks, test: impl FnOnce() -> T) -> T {
     let before = CURRENT_QUIRKS.replace(quirks);
     let result = test();

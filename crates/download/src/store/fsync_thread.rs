@@ -1,8 +1,8 @@
-//! Waits for the disk so that the pump need not.
+//! Syncs files in a background thread, so that the driver does not wait for the disk.
 //!
-//! One thread with a small stack, made when the first sync is asked for (never, for a download of less than a few
-//! seconds), and one sync at a time. The pump asks with [`Syncer::start`] and looks for the answer with
-//! [`Syncer::result`] whenever it has a moment; nothing wakes it, because nothing is urgent about a sync.
+//! One thread with a small stack, started with the first sync (never, for a download of less than a few seconds),
+//! runs one sync at a time. The driver starts one with [`FsyncThread::start`] and polls for the result with
+//! [`FsyncThread::poll_result`]. The result wakes no task, because nothing waits for it urgently.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +12,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use marline_net::atomic_file::sync_directory;
 
-/// What the thread needs: three system calls deep.
+/// Enough for a thread that is three system calls deep.
 const STACK_SIZE: usize = 64 * 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct FsyncThread {
     thread: Option<SyncThread>,
-    /// The result of a sync that had to be done without the thread.
+    /// Result of a sync that was done without the thread.
     inline_result: Option<io::Result<()>>,
 }
 
@@ -38,13 +38,13 @@ struct SyncJob {
 impl SyncJob {
     fn run(&self) -> io::Result<()> {
         self.dir.as_deref().map_or(Ok(()), sync_directory)?;
-        // As `Disk::sync`.
+        // fsync, like `FileSystem::sync`.
         self.file.sync_all()
     }
 }
 
 impl FsyncThread {
-    /// Asks for a sync. Must not be called before the result of the last one was taken.
+    /// Starts a sync. The result of the previous one must have been taken.
     pub(super) fn start(&mut self, file: Arc<File>, dir: Option<PathBuf>) {
         let job = SyncJob { file, dir };
         if self.thread.is_none() {
@@ -52,12 +52,12 @@ impl FsyncThread {
         }
         match &mut self.thread {
             Some(thread) if !thread.is_busy && thread.jobs.send(job.clone()).is_ok() => thread.is_busy = true,
-            // No thread can be had: a stall is better than a claim without a sync.
+            // No thread could be started: a stall is better than a `synced` record without a sync.
             _ => self.inline_result = Some(job.run()),
         }
     }
 
-    /// The result of the last sync, once it is there.
+    /// The result of the last sync, once it has finished.
     pub(super) fn poll_result(&mut self) -> Option<io::Result<()>> {
         if let Some(done) = self.inline_result.take() {
             return Some(done);
@@ -65,7 +65,7 @@ impl FsyncThread {
         let thread = self.thread.as_mut().filter(|thread| thread.is_busy)?;
         let result = match thread.results.try_recv() {
             Err(TryRecvError::Empty) => return None,
-            Err(TryRecvError::Disconnected) => Err(io::Error::other("the syncing thread is gone")),
+            Err(TryRecvError::Disconnected) => Err(io::Error::other("the sync thread has ended")),
             Ok(result) => result,
         };
         thread.is_busy = false;

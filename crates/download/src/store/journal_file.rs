@@ -1,7 +1,7 @@
-//! The journal's file: begun, appended to, written anew.
+//! The journal file: creation, appending and replacement.
 //!
-//! In: what is known of the bytes. Out: records behind a header, in the format of `core::wire::journal`, authenticated
-//! with the user's key. The order of these calls against the data's is [`super::part`]'s affair.
+//! Writes a header and records in the format of `core::wire::download_journal`, with MACs that use the user's key.
+//! [`super::partial_file`] decides the order of these calls and those for the data.
 
 use std::io;
 use std::path::Path;
@@ -15,43 +15,44 @@ use super::fs::FileSystem;
 use super::mac_key::MacKey;
 use super::paths::DownloadPaths;
 
-/// A journal below this is never written anew on the way. Chosen: 32,000 records, a few milliseconds to read.
+/// A journal below this length is not compacted. Chosen: 32,000 records, which take a few milliseconds to read.
 const MIN_COMPACTION_LEN: u64 = 1 << 20;
 
-/// A journal that is open.
+/// An open journal.
 #[derive(Debug)]
 pub(super) struct JournalFile<D: FileSystem> {
     pub(super) file: Arc<D::File>,
     key: MacKey,
-    /// MAC of the header, which ties the records to it.
+    /// MAC of the header; it is part of each record's MAC, which ties the records to this journal.
     header_mac: Mac,
-    /// Where the next record goes. It grows with each success, so a record that was torn is overwritten by the next.
+    /// Offset of the next record. It grows only after a successful write, so the next record overwrites a torn one.
     len: u64,
-    /// Its length when it was written anew.
+    /// Length after the last compaction.
     compacted_len: u64,
-    /// Its name is on the disk, or a sync of the directory is under way.
+    /// Whether the directory entry is on the disk, or a sync of the directory is in progress.
     pub(super) is_dir_synced: bool,
 }
 
-/// What the bytes are of.
+/// What the recorded bytes belong to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct JournalIdentity {
     pub(super) total: u64,
     pub(super) validator: Validator,
-    /// Digest of the URL.
+    /// SHA-256 of the URL, see [`super::digest::url_digest`].
     pub(super) url_digest: [u8; 32],
-    /// Last-Modified beside a strong ETag. It decides nothing; that it has changed is told.
+    /// Last-Modified beside a strong ETag. It decides nothing; only a change is reported to the user.
     pub(super) last_modified: Option<String>,
 }
 
 impl JournalIdentity {
-    /// What a journal's header says the bytes are of.
+    /// The identity from the header of a journal.
     pub(super) fn from_header(header: &Header) -> Self {
         let (validator, modified) = from_stored(&header.validator);
         Self { total: header.file_size, validator, url_digest: header.url_digest, last_modified: modified }
     }
 
-    /// An ETag has no line end in it, so the date stands in the line behind it.
+    /// The validator as stored in the header. An ETag contains no line feed, so Last-Modified follows in the next
+    /// line.
     fn stored_validator(&self) -> StoredValidator {
         match (&self.validator, &self.last_modified) {
             (Validator::Etag(etag), Some(date)) => StoredValidator::Etag(format!("{etag}\n{date}")),
@@ -61,7 +62,7 @@ impl JournalIdentity {
     }
 }
 
-/// The validator and the date of a header.
+/// The validator and the Last-Modified of a header.
 pub(super) fn from_stored(stored: &StoredValidator) -> (Validator, Option<String>) {
     match stored {
         StoredValidator::Etag(text) => {
@@ -73,31 +74,31 @@ pub(super) fn from_stored(stored: &StoredValidator) -> (Validator, Option<String
     }
 }
 
-/// What is in place; no byte is in two of the sets for long, and if it is, both are true.
+/// The stored bytes, by how durable they are. A byte may briefly be in two of the sets; then both are true.
 #[derive(Debug, Default)]
 pub(super) struct RecordedRanges {
-    /// Given to the kernel, and maybe not on the disk.
+    /// Written to the kernel, and possibly not on the disk.
     pub(super) dirty: RangeSet,
-    /// Given to the kernel, and being synced.
+    /// Written to the kernel, and covered by the sync in progress.
     pub(super) syncing: RangeSet,
     /// On the disk.
     pub(super) synced: RangeSet,
 }
 
 impl RecordedRanges {
-    /// All bytes that are in place.
+    /// All stored bytes.
     pub(super) fn all_written(&self) -> RangeSet {
         self.dirty.iter().chain(self.syncing.iter()).chain(self.synced.iter()).collect()
     }
 
-    /// Everything that is in place is on the disk now; tells what that was not known of.
+    /// Moves everything to `synced`. Returns what was not in it before.
     pub(super) fn mark_all_synced(&mut self) -> RangeSet {
         let newly_synced: RangeSet = self.dirty.iter().chain(self.syncing.iter()).collect();
         *self = Self { synced: self.all_written(), ..Self::default() };
         newly_synced
     }
 
-    /// What was being synced is on the disk now; tells what that was.
+    /// The sync in progress has succeeded. Returns the bytes that it covered.
     pub(super) fn finish_sync(&mut self) -> RangeSet {
         let newly_synced = std::mem::take(&mut self.syncing);
         for span in newly_synced.iter() {
@@ -108,7 +109,7 @@ impl RecordedRanges {
 }
 
 impl<D: FileSystem> JournalFile<D> {
-    /// Begins a journal under its name; an error if something has that name.
+    /// Creates a journal under its name. Fails if the name is taken.
     pub(super) fn create(
         disk: &D,
         paths: &DownloadPaths,
@@ -119,7 +120,8 @@ impl<D: FileSystem> JournalFile<D> {
         Self::write_new(disk, &paths.journal, data, identity_and_key, ranges)
     }
 
-    /// Writes a journal and puts it in the place of the old one at once; after a crash there is one or the other.
+    /// Writes a new journal, and replaces the old one atomically. After a crash there is either the old or the new
+    /// one.
     pub(super) fn replace(
         disk: &D,
         paths: &DownloadPaths,
@@ -127,15 +129,17 @@ impl<D: FileSystem> JournalFile<D> {
         identity_and_key: (&JournalIdentity, MacKey),
         ranges: &RecordedRanges,
     ) -> io::Result<Self> {
-        // An earlier try of this run may have failed half-way.
+        // An earlier attempt of this run may have failed half-way.
         disk.remove(&paths.new_journal)?;
         let log = Self::write_new(disk, &paths.new_journal, data, identity_and_key, ranges)?;
+        // The contents must be on the disk before the rename. Otherwise a crash could leave an empty journal under
+        // the name.
         disk.sync(&log.file)?;
         disk.rename(&paths.new_journal, &paths.journal)?;
         Ok(log)
     }
 
-    /// Appends claims.
+    /// Appends records.
     pub(super) fn append(&mut self, disk: &D, records: impl Iterator<Item = Record>) -> io::Result<()> {
         let mut bytes = [0; MAX_RUNS * RECORD_LEN];
         let mut records = records.peekable();
@@ -151,7 +155,7 @@ impl<D: FileSystem> JournalFile<D> {
         Ok(())
     }
 
-    /// Whether most of it has been said twice.
+    /// Whether the journal has become much longer than its contents need.
     pub(super) fn needs_compaction(&self) -> bool {
         self.len > MIN_COMPACTION_LEN.max(4 * self.compacted_len)
     }
@@ -188,12 +192,12 @@ impl<D: FileSystem> JournalFile<D> {
     }
 }
 
-/// Claims that these bytes were given to the kernel.
+/// Records that these bytes were written to the kernel.
 pub(super) fn written_records(ranges: &RangeSet) -> impl Iterator<Item = Record> + '_ {
     ranges.iter().map(|ByteRange { start, end }| Record::Written { start, end })
 }
 
-/// Claims that these bytes are on the disk.
+/// Records that these bytes are on the disk.
 pub(super) fn synced_records(ranges: &RangeSet) -> impl Iterator<Item = Record> + '_ {
     ranges.iter().map(|ByteRange { start, end }| Record::Synced { start, end })
 }

@@ -1,10 +1,11 @@
-//! The user's key, which proves that resume state was written by this user and not planted by somebody else.
+//! The user's key for the MACs of journals. It proves that resume state was written by this user, and not planted
+//! by someone else.
 //!
-//! 32 random bytes in `$XDG_STATE_HOME/marline/resume.key` (default: `~/.local/state`). The file is created once, complete
-//! or not at all, with mode 0600 in a directory with mode 0700. A key that another user could have read or replaced is
-//! not used. Without a key nothing is resumed, and nothing else changes.
+//! The key has 32 random bytes, in `$XDG_STATE_HOME/marline/resume.key` (default: `~/.local/state`). The file is
+//! created once and atomically, with mode 0600, in a directory with mode 0700. A key that another user could have
+//! read or replaced is not used. Without a key no download is resumed, and nothing else changes.
 //!
-//! The kernel's keyring was not used: it does not survive a reboot.
+//! The kernel's keyring was rejected, because it does not survive a reboot.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -25,27 +26,27 @@ use marline_net::random::random_bytes;
 const FILE_NAME: &str = "resume.key";
 const KEY_LEN: usize = 32;
 
-/// A key for message authentication codes: HMAC-SHA256 (RFC 2104), cut to 128 bits.
+/// A key for message authentication codes: HMAC-SHA256 (RFC 2104), truncated to 128 bits.
 #[derive(Clone)]
 pub(crate) struct MacKey(Hmac<Sha256>);
 
-/// Why there is no key. The text completes a sentence about what is not possible without it.
+/// Why there is no key. The text follows "the download cannot be resumed if it is interrupted: " and the like.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
-    #[error("there is no place for this user's key: neither XDG_STATE_HOME nor HOME names a directory")]
+    #[error("there is no directory for this user's key: set XDG_STATE_HOME or HOME")]
     NoHome,
-    #[error("there is no place for this user's key: {0} belongs to another user")]
+    #[error("there is no directory for this user's key: {0} belongs to another user")]
     OtherUser(PathBuf),
     #[error("this user's key is not safe: others have access to {0}; remove it")]
     Exposed(PathBuf),
     #[error("this user's key is damaged: remove {0}")]
     Damaged(PathBuf),
-    #[error("this user's key cannot be had: {path}: {why}")]
+    #[error("this user's key cannot be read or created: {path}: {why}")]
     Io { path: PathBuf, why: io::Error },
 }
 
 impl MacKey {
-    /// The key of the user who runs this program. Made when there is none yet; read once.
+    /// The key of the user who runs this program. It is created if there is none, and read once for each process.
     pub(crate) fn load() -> Result<Self, KeyError> {
         static KEY: OnceLock<MacKey> = OnceLock::new();
         if let Some(key) = KEY.get() {
@@ -55,14 +56,14 @@ impl MacKey {
         Ok(KEY.get_or_init(|| key).clone())
     }
 
-    /// A key of its own for each purpose, so that a code made for one is never valid for another.
+    /// Derives a key for one purpose, so that a MAC made for one purpose is never valid for another.
     pub(crate) fn for_purpose(&self, purpose: &str) -> Self {
         let mut mac = self.0.clone();
         mac.update(purpose.as_bytes());
         Self::from_bytes(&mac.finalize().into_bytes())
     }
 
-    /// The code of these bytes.
+    /// The MAC of these bytes.
     pub(crate) fn mac(&self, bytes: &[u8]) -> Mac {
         let mut mac = self.0.clone();
         mac.update(bytes);
@@ -70,11 +71,11 @@ impl MacKey {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
-        // HMAC takes keys of any length; the error is that of other algorithms.
+        // HMAC accepts keys of any length. The error exists only for other algorithms.
         Self(Hmac::new_from_slice(bytes).unwrap_or_else(|_| Hmac::new(&Default::default())))
     }
 
-    /// The key below this directory for state.
+    /// Loads or creates the key below this state directory.
     fn load_from(state: &Path) -> Result<Self, KeyError> {
         let (dir, path) = open_state_dir(state)?;
         let path = path.join(FILE_NAME);
@@ -86,7 +87,7 @@ impl MacKey {
             return Ok(key);
         }
         create_key(&dir).map_err(io_error(&path))?;
-        // Another process may have been faster; its key is the one.
+        // Another process may have created the key first. Then that key is used.
         read_key(&dir, &path)?.ok_or_else(|| io_error(&path)(io::ErrorKind::NotFound.into()))
     }
 }
@@ -97,12 +98,12 @@ impl std::fmt::Debug for MacKey {
     }
 }
 
-/// The directory of marline for state of this user. It is made if it is missing.
+/// This user's state directory of marline. It is created if it is missing.
 pub(super) fn state_dir() -> Result<PathBuf, KeyError> {
     open_state_dir(&state_home(env_var)?).map(|(_, path)| path)
 }
 
-/// The directory of marline below this directory for state, which no other user can write to.
+/// Opens marline's directory below this state directory, and checks that no other user can write to it.
 fn open_state_dir(state: &Path) -> Result<(File, PathBuf), KeyError> {
     let path = state.join("marline");
     let io_error = |why: io::Error| KeyError::Io { path: path.clone(), why };
@@ -118,18 +119,19 @@ fn open_state_dir(state: &Path) -> Result<(File, PathBuf), KeyError> {
     Ok((dir, path))
 }
 
-/// The directory for state (XDG Base Directory Specification), from the environment.
+/// The state directory (XDG Base Directory Specification), from the environment.
 fn state_home(set: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, KeyError> {
     let set = |name| set(name).map(PathBuf::from).filter(|path| path.is_absolute());
     if let Some(state) = set("XDG_STATE_HOME") {
         return Ok(state);
     }
-    // A home that does not exist (`/nonexistent` of system users) is not made.
+    // A home directory that does not exist (`/nonexistent` of system users) is not created.
     let home = set("HOME").filter(|home| home.is_dir()).ok_or(KeyError::NoHome)?;
     Ok(home.join(".local/state"))
 }
 
-/// A variable of the environment. Tests and the processes that they start leave the developer's own state alone.
+/// Reads an environment variable. Tests, and the processes that they start, use another directory than the
+/// developer.
 fn env_var(name: &str) -> Option<OsString> {
     if cfg!(test) {
         return Some(
@@ -139,12 +141,13 @@ fn env_var(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Makes the directory and those above it that are missing.
+/// Creates the directory and its missing parents.
 fn create_state_dir(dir: &Path) -> Result<(), KeyError> {
     let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.is_dir()).collect();
     let existing = dir.ancestors().nth(missing.len()).unwrap_or(Path::new("/"));
     let owner = existing.metadata().map_or(0, |meta| meta.uid());
-    // Root with the HOME of a user (sudo -E) leaves nothing there that the user could not remove.
+    // Root with the HOME of another user (sudo -E) creates no directory there, because the user could not remove
+    // it.
     if !missing.is_empty() && rustix::process::geteuid().is_root() && owner != 0 {
         return Err(KeyError::OtherUser(existing.to_owned()));
     }
@@ -159,7 +162,7 @@ fn create_state_dir(dir: &Path) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// The key in the directory; none: there is none yet.
+/// Reads the key from the directory; none: there is no key yet.
 fn read_key(dir: &File, path: &Path) -> Result<Option<MacKey>, KeyError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let io_error = |why: io::Error| KeyError::Io { path: path.to_owned(), why };
@@ -185,8 +188,8 @@ fn read_key(dir: &File, path: &Path) -> Result<Option<MacKey>, KeyError> {
     Ok(Some(MacKey::from_bytes(&bytes)))
 }
 
-/// Makes a key, and never replaces one of another process. A file with two names is not safe to read, so the file has one at
-/// any time; only where the file system knows no such rename does it have two for a moment.
+/// Creates a key, and never replaces that of another process. A file with two names is rejected on reading, so the
+/// file has one name at any time. Only on file systems without a suitable rename does it have two for a moment.
 fn create_key(dir: &File) -> io::Result<()> {
     match create_new_in(dir, FILE_NAME.as_ref(), &random_bytes::<KEY_LEN>()?, 0o600) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -205,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_the_one_of_rfc_4231() {
-        // Test case 2 of section 4.3, cut to 128 bits.
+    fn the_mac_matches_rfc_4231() {
+        // Test case 2 of section 4.3, truncated to 128 bits.
         let key = MacKey::from_bytes(b"Jefe");
         let code = key.mac(b"what do ya want for nothing?");
         assert_eq!(code, 0x5bdc_c146_bf60_754e_6a04_2426_0895_75c7_u128.to_be_bytes());
@@ -214,20 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_and_belongs_to_the_user_alone() {
+    fn a_key_is_created_once_and_readable_only_by_its_user() {
         let home = tempfile::tempdir().unwrap();
         let state = home.path().join(".local/state");
         let made = MacKey::load_from(&state).unwrap();
         let dir = state.join("marline");
         assert_eq!((mode(&dir), mode(&dir.join(FILE_NAME)), mode(&state)), (0o700, 0o600, 0o700));
-        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "only the key is left");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "no other file is left");
         assert_eq!(MacKey::load_from(&state).unwrap().mac(b"x"), made.mac(b"x"));
         let other = tempfile::tempdir().unwrap();
         assert_ne!(MacKey::load_from(other.path()).unwrap().mac(b"x"), made.mac(b"x"));
     }
 
     #[test]
-    fn of_processes_that_begin_together_all_have_one_key() {
+    fn concurrent_processes_use_one_key() {
         for _ in 0..50 {
             let home = tempfile::tempdir().unwrap();
             let keys: Vec<Mac> = std::thread::scope(|scope| {
@@ -276,13 +279,13 @@ mod tests {
             let new = home.path().join("state");
             assert!(
                 matches!(MacKey::load_from(&new), Err(KeyError::OtherUser(_))),
-                "nothing is made in another's home"
+                "nothing is created in another user's home"
             );
         }
     }
 
     #[test]
-    fn the_key_is_where_the_environment_says() {
+    fn the_environment_selects_the_state_directory() {
         let home = tempfile::tempdir().unwrap();
         let at = |state: &str, name: &str| {
             let value = if name == "XDG_STATE_HOME" { state.into() } else { home.path().as_os_str().to_owned() };

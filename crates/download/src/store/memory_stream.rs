@@ -1,11 +1,13 @@
-//! Bytes for a reader within this program that wants them strictly in order: a player behind the proxy.
+//! An ordered stream of bytes for a reader within this program: a player behind the proxy.
 //!
-//! In: pieces at any offset, from the pump. Out: the bytes from the reader's first one on, each once, when it asks.
+//! The driver writes pieces at any offset. The reader polls for the bytes in order, from its first offset on, each
+//! once.
 //!
-//! 1. Nothing is held beyond the window, which begins where the reader is: `held + queued <= window`, always. A reader
-//!    that does not ask stops the pump, and so the servers.
-//! 2. What has been passed on cannot be taken back, and what a reader was told of the file holds: a change ends it.
-//! 3. Whoever lets go of his end is noticed by the other one.
+//! 1. Nothing is buffered beyond the window, which begins at the reader's position: `buffered + queued <= window`,
+//!    always. A reader that does not read stops the driver, and so the servers.
+//! 2. Delivered bytes cannot be revoked, and what the reader learned of the file must remain true: a change of the
+//!    file ends the stream.
+//! 3. If either end is dropped, the other one notices it.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -20,14 +22,14 @@ use tokio::sync::Notify;
 use super::StoreError;
 use super::reorder_buffer::ReorderBuffer;
 
-/// The writer's end, which a [`Store`](super::Store) holds.
+/// The writing end, which a [`Store`](super::Store) holds.
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<SharedStream>,
     window: u64,
 }
 
-/// The reader's end.
+/// The reading end.
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<SharedStream>,
@@ -36,7 +38,7 @@ pub struct Reader {
 #[derive(Debug)]
 struct SharedStream {
     state: Mutex<StreamState>,
-    /// Told when the reader has taken something or is gone.
+    /// Notified when the reader has consumed bytes or is gone.
     consumed_notify: Arc<Notify>,
 }
 
@@ -44,28 +46,29 @@ struct SharedStream {
 struct StreamState {
     reorder: ReorderBuffer,
     queue: VecDeque<Bytes>,
-    /// One past the last byte that the reader has taken.
+    /// One past the last byte that the reader has consumed.
     consumed_end: u64,
-    /// The file may not become another one.
+    /// The file must not change any more.
     is_identity_fixed: bool,
     identity: Option<StreamIdentity>,
-    /// Nothing more comes.
+    /// The writer is gone.
     is_closed: bool,
     /// The reader is gone.
     is_reader_gone: bool,
     waker: Option<Waker>,
 }
 
-/// What the file is, as the pump learnt it.
+/// Size and validator of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamIdentity {
-    /// Its size, if the server tells.
+    /// Size in bytes; none: the server does not state it.
     pub total: Option<DataSize>,
-    /// Its strong validator; none: ranges of it cannot be put together.
+    /// Strong validator; none: ranges of the file cannot be combined.
     pub validator: Option<Validator>,
 }
 
-/// The two ends of a way for the bytes from `from` onwards. With `fixed` the file is known, and must not change.
+/// Both ends of a stream whose first byte has offset `from`. With `fixed` the reader knows the file, and it must
+/// not change.
 pub(super) fn reader_pair(from: u64, window: DataSize, fixed: bool) -> (Writer, Reader) {
     let state = StreamState {
         reorder: ReorderBuffer::starting_at(from),
@@ -83,7 +86,7 @@ pub(super) fn reader_pair(from: u64, window: DataSize, fixed: bool) -> (Writer, 
 
 impl SharedStream {
     fn lock(&self) -> MutexGuard<'_, StreamState> {
-        // The state is whole at every moment at which a panic could leave it.
+        // The state is consistent wherever a panic could leave it, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -101,7 +104,7 @@ impl Writer {
         DataSize::from_bytes(self.window)
     }
 
-    /// One past the last byte that the reader has taken.
+    /// One past the last byte that the reader has consumed.
     pub(super) fn consumed_end(&self) -> u64 {
         self.shared.lock().consumed_end
     }
@@ -116,7 +119,7 @@ impl Writer {
         state.wake_reader();
     }
 
-    /// Whether the reader is still there.
+    /// Fails if the reader is gone.
     pub(super) fn check_reader(&self) -> Result<(), StoreError> {
         let state = self.shared.lock();
         if state.is_reader_gone {
@@ -143,7 +146,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The file has changed: possible only while nobody has been told anything of it.
+    /// Discards everything because the file has changed. Possible only while the reader knows nothing of the file.
     pub(super) fn restart(&self) -> Result<(), StoreError> {
         let mut state = self.shared.lock();
         let passed = state.reorder.next();
@@ -168,7 +171,7 @@ impl Drop for Writer {
 }
 
 impl Reader {
-    /// The next bytes; none when the writer is gone. Whether they were all is for the caller to know.
+    /// The next bytes; none: the writer is gone. The caller must know whether these were all.
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.shared.lock();
         if let Some(bytes) = state.queue.pop_front() {
@@ -184,7 +187,7 @@ impl Reader {
         Poll::Pending
     }
 
-    /// Ready when the file is known and its first byte is there, or nothing more will come.
+    /// Ready when the file is known and its first byte has arrived, or nothing more will come.
     pub fn poll_identity(&self, cx: &mut Context<'_>) -> Poll<Option<StreamIdentity>> {
         let mut state = self.shared.lock();
         if state.is_closed || ((state.is_identity_fixed || state.identity.is_some()) && !state.queue.is_empty()) {
@@ -194,12 +197,12 @@ impl Reader {
         Poll::Pending
     }
 
-    /// From now on the reader relies on the file as it is.
+    /// From now on the reader relies on the present version of the file.
     pub fn fix_identity(&self) {
         self.shared.lock().is_identity_fixed = true;
     }
 
-    /// One past the last byte taken, how many wait in order, and how many beyond a gap.
+    /// One past the last consumed byte, the number of buffered bytes in order, and the number beyond a gap.
     pub fn buffered(&self) -> (u64, u64, u64) {
         let state = self.shared.lock();
         (state.consumed_end, state.reorder.next() - state.consumed_end, state.reorder.pending_bytes())
@@ -217,7 +220,7 @@ impl Drop for Reader {
     }
 }
 
-/// What stands for a file's path in messages.
+/// Stands for a path in messages.
 fn display_path() -> PathBuf {
     PathBuf::from("the player")
 }
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_come_out_in_order_from_the_first_byte_that_is_wanted() {
+    fn pieces_are_delivered_in_order_from_the_first_offset() {
         let (writer, reader) = reader_pair(100, DataSize::from_bytes(10), true);
         writer.write(104, b"efgh").unwrap();
         assert_eq!((read(&reader).len(), reader.buffered()), (0, (100, 0, 4)));
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_beyond_the_window_of_a_reader_that_does_not_read() {
+    fn writes_beyond_the_window_are_rejected_until_the_reader_reads() {
         let (writer, reader) = reader_pair(5, DataSize::from_bytes(10), false);
         writer.write(5, &[1; 10]).unwrap();
         assert!(matches!(writer.write(15, &[1]), Err(StoreError::BeyondWindow { end: 15, .. })));
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_change_until_somebody_was_told_of_it() {
+    fn a_file_may_change_until_the_reader_knows_it() {
         let (writer, reader) = reader_pair(0, DataSize::from_bytes(10), false);
         writer.on_identified(None, None);
         writer.write(5, b"x").unwrap();
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_away_is_noticed() {
+    fn the_writer_notices_that_the_reader_is_gone() {
         let (writer, reader) = reader_pair(0, DataSize::from_bytes(10), false);
         drop(reader);
         assert!(matches!(writer.check_reader(), Err(StoreError::ReaderGone { .. })));

@@ -1,28 +1,30 @@
-//! Where downloaded bytes go: a file that survives crashes, or a stream that is strictly in order.
+//! Storage of downloaded bytes: a file that survives crashes, or a stream that is strictly in order.
 //!
-//! In: pieces at any offset, from the pump. Out: the complete file under its name, or nothing under that name.
+//! The driver writes pieces at any offset. In the end the complete file exists under its name, or no file under
+//! that name.
 //!
-//! The discipline, which the tests check against a model of a file system that drops
-//! any un-synced subset of writes:
+//! The following rules are tested against a model of a file system that loses any subset of the unsynced writes:
 //!
-//! 1. Bytes go to `FILE.part` at once and once. `FILE` appears by a rename when all of them are there, checked and
-//!    synced; an older `FILE` is replaced in that moment and not before.
-//! 2. `FILE.part.journal` says what is in place. It is begun after 1 MB or 1 s, and only for files with a length and
-//!    a strong validator. After a crash of the process its `written` claims hold, after a crash of the machine only
-//!    its `synced` ones; `part` has the order of system calls behind that.
-//! 3. A journal that is torn, damaged, of another URL, not authentic (`key`), or that claims more than there is, means a
-//!    start from zero and one line that says why ([`StartOver`]). Nothing is ever repaired by guessing.
-//! 4. One run on one file: `FILE.part` is locked (flock), and a second run is refused. A `FILE.part` that is not ours is
-//!    left as it is ([`StoreError::Foreign`]).
-//! 5. When the size is known, the free space is looked up, and on file systems where that takes a millisecond the
-//!    room is reserved (`disk` has the measurement), so that a full disk is known before the first byte. A disk that
-//!    becomes full on the way is an error, and what is there can be resumed.
-//! 6. What is read within this program (a player behind the proxy) takes the same way, without a thread (`reader`).
-//! 7. What is no regular file (a pipe, a terminal, a device) is a stream: in order, with bounded memory, no journal.
-//!    `/dev/null` takes bytes in any order.
+//! 1. Each byte is written once, at once, to `FILE.part`. `FILE` appears by a rename when all bytes are complete,
+//!    verified and synced. An older `FILE` is replaced at that moment and not earlier.
+//! 2. `FILE.part.journal` records which bytes are stored. It is created after 1 MB or 1 s, and only for files with
+//!    a known size and a strong validator. After a crash of the process its `written` records hold, after a crash
+//!    of the host only its `synced` records. `partial_file` has the order of system calls that ensures this.
+//! 3. A download starts from zero if the journal is torn, damaged, not authentic (`mac_key`), of another URL, or
+//!    records more than the file has. One message gives the reason ([`RestartReason`]). Nothing is repaired by
+//!    guessing.
+//! 4. Only one run writes a file: `FILE.part` is locked (flock), and a second run fails. A `FILE.part` that marline
+//!    did not write is left unchanged ([`StoreError::NotOurs`]).
+//! 5. When the size is known, the free space is checked. On file systems where that takes a millisecond the space
+//!    is allocated (`fs` has the measurement). So a full disk is noticed before the first byte. If the disk
+//!    becomes full later, the run fails, and the stored bytes can be resumed.
+//! 6. Bytes for a reader within this program (a player behind the proxy) take the same path, without a thread
+//!    (`memory_stream`).
+//! 7. A target that is no regular file (a pipe, a terminal, a device) is a stream: in order, with bounded memory,
+//!    without a journal. `/dev/null` accepts bytes in any order.
 //!
-//! aio or io_uring for the writes were not used: a `pwrite` into the page cache is a copy, and a copy by another
-//! thread costs more than it saves at these rates.
+//! Writing with aio or io_uring was rejected: a `pwrite` into the page cache is a copy, and at these rates a copy
+//! by another thread costs more than it saves.
 
 mod coalesce;
 mod completed_files;
@@ -81,24 +83,24 @@ use paths::DownloadPaths;
 use sequential_file::SequentialFile;
 use stream_writer::{StreamTarget, StreamWriter};
 
-/// How far a stream's pieces may run ahead of its reader. Chosen: 400 Mbit/s for a third of a second, more than
-/// links that differ by a few hundred milliseconds need.
+/// How far the pieces of a stream may be ahead of its reader. Chosen: 400 Mbit/s for a third of a second, which is
+/// more than needed for links whose delays differ by a few hundred milliseconds.
 pub const STREAM_WINDOW: DataSize = DataSize::from_mib(16);
 
-/// What the user's key is used for here.
+/// Derives the journal's MAC key from the user's key. Changing the text invalidates all existing journals.
 const KEY_PURPOSE: &str = "marline journal of a download, format 2";
 
-/// One download's bytes.
+/// The target of one download.
 #[derive(Debug)]
 pub struct Store {
     backend: Backend,
-    /// What the user called it; none: standard output.
+    /// Path as the user wrote it; none: standard output, or a name that was changed since.
     requested_path: Option<PathBuf>,
     checksum: Option<Checksum>,
-    /// The checksum under way.
+    /// The verification in progress.
     checksum_run: Option<ChecksumRun>,
     total: Option<DataSize>,
-    /// What the user should read.
+    /// Messages for the user.
     notes: Vec<String>,
 }
 
@@ -118,33 +120,33 @@ enum Backend {
     Sequential(Box<SequentialFile>),
     Stream(Box<StreamWriter>),
     Reader(memory_stream::Writer),
-    /// `/dev/null`.
+    /// `/dev/null`: bytes are discarded.
     Null,
 }
 
-/// A store, and what an earlier run left in it.
+/// A store, and the state that an earlier run has left.
 #[derive(Debug)]
 pub struct Opened {
-    /// Takes the bytes.
+    /// The store, which accepts the bytes of the download.
     pub store: Store,
-    /// What is there already.
+    /// Bytes that the new run can keep; none: it starts from zero.
     pub resume: Option<Resume>,
-    /// Why what is there is not used; one line for the user.
+    /// Why existing bytes are not used; one line for the user.
     pub restart_reason: Option<RestartReason>,
 }
 
 impl Store {
-    /// Opens the file at `path` for a download from `urls`, all of the same file, and looks for what an earlier run
-    /// left. What is there but no regular file becomes a stream.
+    /// Opens the file at `path` for a download from `urls`, all of the same file, and reads the state that an
+    /// earlier run has left. An existing target that is not a regular file becomes a stream.
     ///
     /// # Errors
-    /// When the file cannot be made there, or another run is at it.
+    /// The file cannot be created, or another run is writing it.
     pub fn open(path: &Path, urls: &[Url]) -> Result<Opened, StoreError> {
         let meta = match std::fs::metadata(path) {
             Ok(meta) if meta.is_dir() => return Err(StoreError::IsDirectory { path: path.to_owned() }),
             Ok(meta) => Some(meta),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(StoreError::io(path, "looking at it", e)),
+            Err(e) => return Err(StoreError::io(path, "reading its attributes", e)),
         };
         if let Some(meta) = meta.as_ref().filter(|meta| !meta.is_file()) {
             let null = meta.file_type().is_char_device() && path == Path::new("/dev/null");
@@ -158,7 +160,7 @@ impl Store {
             let kind = if null { Backend::Null } else { Backend::Stream(stream()) };
             return Ok(Opened { store: Self::new(kind, Some(path)), resume: None, restart_reason: None });
         }
-        // Through a symbolic link, as a plain write would go; a rename would replace the link itself.
+        // A symbolic link is followed, as by a plain write. The rename at the end would replace the link itself.
         let real = if path.is_symlink() { path.canonicalize().ok() } else { None };
         let real = real.unwrap_or_else(|| path.to_owned());
         let max_len = OsFileSystem::default().max_name_len(paths::parent_dir(&real));
@@ -185,7 +187,7 @@ impl Store {
             Ok((part, _)) => {
                 Self::open_sequential(part.abandon()?, path).map_err(|e| StoreError::io(&paths.part, "opening", e))
             }
-            // Some take a file only when it is open for nothing but writing.
+            // Some file systems open a file for writing only, not for reading and writing.
             Err(why) if why.is_open_refused(&paths.part) => {
                 Self::open_sequential(paths, path).map_err(|_| match why {
                     StoreError::NameRefused { why, .. } => StoreError::NameRefused { path: path.to_owned(), why },
@@ -196,8 +198,8 @@ impl Store {
         }
     }
 
-    /// Like [`Store::open`], for a name that a URL or a server suggests: what the file system does not take of it is
-    /// changed, and [`Store::take_note`] says so.
+    /// Like [`Store::open`], for a name that a URL or a server suggests. If the file system rejects it, the name is
+    /// adapted, and [`Store::take_note`] returns a message about it.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -220,20 +222,20 @@ impl Store {
         Err(first_error.unwrap_or_else(|| StoreError::NameTooLong { path: path.to_owned(), most: 0 }))
     }
 
-    /// The file, written from its first byte to its last.
+    /// A file that is written sequentially, from its first byte to its last.
     fn open_sequential(paths: DownloadPaths, path: &Path) -> io::Result<Opened> {
         let dir = paths.dir.display().to_string();
         let mut store = Self::new(Backend::Sequential(Box::new(SequentialFile::create(paths)?)), Some(path));
         store.notes.push(format!(
-            "{dir}: this file system takes bytes only in order; the download cannot be resumed if it is interrupted"
+            "{dir}: this file system accepts only sequential writes; the download cannot be resumed if it is interrupted"
         ));
         Ok(Opened { store, resume: None, restart_reason: None })
     }
 
-    /// Standard output.
+    /// Opens standard output as a stream.
     ///
     /// # Errors
-    /// When it is closed.
+    /// Standard output is closed.
     pub fn stdout() -> Result<Self, StoreError> {
         let path = PathBuf::from("standard output");
         if marline_sys::pre_main::is_stdout_closed() {
@@ -250,7 +252,8 @@ impl Store {
         ))
     }
 
-    /// For a reader within this program, of the bytes from `from` onwards. With `fixed` it knows the file already.
+    /// A stream for a reader within this program that begins at offset `from`. With `fixed`, the reader already
+    /// knows the file, and it must not change.
     pub(crate) fn for_reader(from: u64, window: DataSize, fixed: bool) -> (Self, Reader) {
         let (writer, reader) = memory_stream::reader_pair(from, window, fixed);
         (Self::new(Backend::Reader(writer), None), reader)
@@ -267,14 +270,15 @@ impl Store {
         }
     }
 
-    /// What the whole must hash to. To be called before the first [`Store::write`].
+    /// Sets the expected checksum of the full file. Call it before the first [`Store::write`].
     pub fn expect_checksum(&mut self, checksum: Checksum) {
         match &mut self.backend {
             Backend::File(_) => self.checksum = Some(checksum),
             Backend::Sequential(file) => file.stream.set_hasher(Hasher::new(&checksum)),
             Backend::Stream(stream) => stream.set_hasher(Hasher::new(&checksum)),
-            // Nobody asks for one: the player would have to be told after it has played.
+            // Not supported: the player would learn of a mismatch only after it has played the bytes.
             Backend::Reader(_) => {}
+            // A checksum needs the bytes in order, so the device is written like any other stream.
             Backend::Null => {
                 let path = PathBuf::from("/dev/null");
                 let mut stream = StreamWriter::new(path.clone(), StreamTarget::PathToOpen(path), STREAM_WINDOW);
@@ -284,12 +288,14 @@ impl Store {
         }
     }
 
-    /// Whether a digest that becomes known on the way can still be compared: streams have passed bytes on by then.
+    /// Whether a digest that becomes known during the download can still be verified. Streams have delivered bytes
+    /// by then.
     pub fn supports_late_checksum(&self) -> bool {
         matches!(self.backend, Backend::File(_))
     }
 
-    /// For streams: how far beyond [`Store::consumed`] a write may reach. None: any order will do.
+    /// For streams: how far beyond [`Store::consumed`] a write may reach. None: no limit, bytes may come in any
+    /// order.
     pub fn window(&self) -> Option<DataSize> {
         match &self.backend {
             Backend::Sequential(file) => Some(file.stream.window()),
@@ -299,7 +305,7 @@ impl Store {
         }
     }
 
-    /// For streams: one past the last byte that the reader has taken. Zero for files.
+    /// For streams: one past the last byte that the reader has consumed. Zero for files.
     pub fn consumed(&self) -> u64 {
         match &self.backend {
             Backend::Sequential(file) => file.stream.consumed_end(),
@@ -309,7 +315,7 @@ impl Store {
         }
     }
 
-    /// For streams: told when [`Store::consumed`] has grown or the reader is gone ([`Store::tick`] then says so).
+    /// For streams: notified when [`Store::consumed`] has grown or the reader is gone ([`Store::tick`] then fails).
     pub fn reader_notify(&self) -> Option<Arc<Notify>> {
         match &self.backend {
             Backend::Sequential(file) => Some(file.stream.consumed_notify()),
@@ -319,9 +325,9 @@ impl Store {
         }
     }
 
-    /// The final name is another one, in the same directory (Content-Disposition). A name that a server chose
-    /// replaces no file: if it is taken, a number is put behind it. A name that the file system does not take is adapted
-    /// to it, and [`Store::take_note`] says so; one with a slash is ignored. Without effect on streams.
+    /// Sets another final name in the same directory (Content-Disposition). A name from a server replaces no file:
+    /// if it is taken, a number is appended. A name that the file system rejects is adapted, and
+    /// [`Store::take_note`] returns a message about it. A name with a slash is ignored. Without effect on streams.
     pub fn suggest_name(&mut self, name: &OsStr) {
         let note = match &mut self.backend {
             Backend::File(part) => part.suggest_name(name),
@@ -332,8 +338,8 @@ impl Store {
         self.requested_path = None;
     }
 
-    /// The final name is this one, in the same directory. `replaces`: a file that has it is replaced; otherwise a number
-    /// is put behind it. Without effect on streams.
+    /// Sets the final name, in the same directory. With `replaces`, an existing file is replaced; otherwise a
+    /// number is appended to the new name. Without effect on streams.
     pub(crate) fn set_final_name(&mut self, name: &OsStr, replaces: bool) {
         self.suggest_name(name);
         match &mut self.backend {
@@ -343,14 +349,14 @@ impl Store {
         }
     }
 
-    /// What comes from now on is of this URL.
+    /// Sets the URL to which the following bytes belong; the journal records it.
     pub(crate) fn set_url(&mut self, url: &Url) {
         if let Backend::File(part) = &mut self.backend {
             part.set_url_digest(digest::url_digest(url));
         }
     }
 
-    /// Reads some bytes that are in their place; none of a stream.
+    /// Reads stored bytes; always zero bytes for streams.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<usize, StoreError> {
         match &self.backend {
             Backend::File(part) => part.read(at, bytes),
@@ -358,10 +364,10 @@ impl Store {
         }
     }
 
-    /// The file is known; from now on a journal may be kept.
+    /// Sets size and validator of the file. From now on a journal may be kept.
     ///
     /// # Errors
-    /// When the disk has no room for it, or the journal cannot be written.
+    /// The disk has not enough space, or the journal cannot be written.
     pub fn on_identified(
         &mut self,
         total: Option<DataSize>,
@@ -379,8 +385,8 @@ impl Store {
         }
     }
 
-    /// A response with this strong ETag has this Last-Modified. Gives another one that an earlier run of this download was
-    /// told under the same ETag.
+    /// Records that a response with this strong ETag has this Last-Modified. Returns the previous value if an
+    /// earlier run received another one under the same ETag.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -391,11 +397,11 @@ impl Store {
         }
     }
 
-    /// Puts bytes in their place. Cheap: one system call for a file, one copy for a stream; never waits for a disk
-    /// or a reader.
+    /// Stores bytes at an offset. Costs one system call for a file and one copy for a stream. It never waits for a
+    /// disk or a reader.
     ///
     /// # Errors
-    /// When the disk is full or fails, the reader is gone, or a piece lies beyond a stream's window.
+    /// The disk is full or fails, the reader is gone, or the bytes exceed the window of a stream.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
         match &mut self.backend {
             Backend::File(part) => part.write(at, bytes),
@@ -406,10 +412,10 @@ impl Store {
         }
     }
 
-    /// Lets time pass; to be called at [`Store::deadline`], and whenever it is convenient.
+    /// Performs the work that is due. Call it at [`Store::deadline`]; earlier calls do no harm.
     ///
     /// # Errors
-    /// As [`Store::write`], for what happened in the background.
+    /// As [`Store::write`], for operations that run in the background.
     pub fn tick(&mut self, now: Instant) -> Result<(), StoreError> {
         match &mut self.backend {
             Backend::File(part) => part.tick(now),
@@ -420,7 +426,7 @@ impl Store {
         }
     }
 
-    /// A line for the user about how the bytes are stored, once it is known.
+    /// The next message for the user about how the bytes are stored.
     pub fn take_note(&mut self) -> Option<String> {
         match &mut self.backend {
             _ if !self.notes.is_empty() => Some(self.notes.remove(0)),
@@ -437,10 +443,10 @@ impl Store {
         }
     }
 
-    /// The file is another one now: everything that is stored is thrown away.
+    /// Discards all stored bytes, because the file has changed.
     ///
     /// # Errors
-    /// When that fails, or a stream's reader has already had some of it.
+    /// The bytes cannot be discarded, or the reader of a stream has consumed some of them.
     pub fn restart(&mut self) -> Result<(), StoreError> {
         self.total = None;
         match &mut self.backend {
@@ -452,11 +458,11 @@ impl Store {
         }
     }
 
-    /// All bytes are there: reads some of them again for the checksum; how many have been read by now. None: there is
-    /// nothing (more) to check. In pieces, so that whoever waits for gigabytes can still be stopped.
+    /// Reads the next part of the complete file for its checksum. Returns the number of bytes read so far; none:
+    /// nothing (more) to verify. The work is split, so that the user can stop a verification of gigabytes.
     ///
     /// # Errors
-    /// When bytes are missing, the checksum is another one, or the disk fails.
+    /// Bytes are missing, the checksum differs, or the disk fails.
     pub fn check_step(&mut self) -> Result<Option<u64>, StoreError> {
         let Backend::File(part) = &mut self.backend else { return Ok(None) };
         let mut checking = match (self.checksum_run.take(), &self.checksum) {
@@ -477,6 +483,8 @@ impl Store {
             return Ok(Some(at));
         }
         checking.hasher.finish().map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
+            // A resume must not continue with these bytes, so the journal is removed. The bytes stay for
+            // inspection.
             let path = part.paths().final_path.clone();
             match part.invalidate() {
                 Ok(part_path) => StoreError::ChecksumMismatch {
@@ -493,12 +501,12 @@ impl Store {
         Ok(None)
     }
 
-    /// All bytes are there: checks them (the rest of [`Store::check`]), makes them safe and gives the file its name,
-    /// which comes back as the user wrote it (none for standard output). A stream's reader is waited for; who must not
-    /// block waits for [`Store::consumed`] first.
+    /// Completes the file: finishes [`Store::check_step`], syncs the bytes and renames the file. Returns its path
+    /// as the user wrote it (none for standard output). For a stream, it blocks until the reader has consumed
+    /// everything; a caller that must not block waits for [`Store::consumed`] first.
     ///
     /// # Errors
-    /// When bytes are missing, the checksum is another one, or the disk fails.
+    /// Bytes are missing, the checksum differs, or the disk fails.
     pub fn finish(mut self) -> Result<Option<PathBuf>, StoreError> {
         while self.check_step()?.is_some() {}
         let Self { backend: kind, requested_path: called, total, .. } = self;
@@ -517,10 +525,10 @@ impl Store {
         }
     }
 
-    /// The run ends early. What is there is made safe; true if the next run can go on from it.
+    /// Ends the run early and makes the stored bytes durable. Returns whether the next run can resume.
     ///
     /// # Errors
-    /// When the disk fails.
+    /// The disk fails.
     pub fn suspend(self) -> Result<bool, StoreError> {
         match self.backend {
             Backend::File(part) => part.suspend(),
@@ -530,9 +538,9 @@ impl Store {
     }
 }
 
-/// Whether a file at `other` would be the one at `path`, or be in the way of it while it is unfinished.
+/// Whether a file at `other` would be the target at `path`, or one of the target's unfinished files.
 pub(crate) fn conflicts_with(other: &Path, path: &Path) -> bool {
-    // A device takes what anybody writes.
+    // Several writers of a device do not conflict.
     if path.metadata().is_ok_and(|meta| !meta.is_file()) {
         return false;
     }
@@ -543,7 +551,7 @@ pub(crate) fn conflicts_with(other: &Path, path: &Path) -> bool {
     names.into_iter().any(|name| paths::is_same_file(&other, name))
 }
 
-/// Whether a file at `other` is the one to which standard output goes.
+/// Whether `other` is the file to which standard output is redirected.
 pub(crate) fn is_stdout_file(other: &Path) -> bool {
     let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return false };
     match (other.metadata(), File::from(out).metadata()) {
@@ -552,5 +560,5 @@ pub(crate) fn is_stdout_file(other: &Path) -> bool {
     }
 }
 
-/// Read at once for a checksum. chosen: half a millisecond of SHA-256.
+/// Bytes read in one step of the checksum. chosen: half a millisecond of SHA-256.
 const CHECK_LEN: usize = 256 * 1024;

@@ -1,33 +1,36 @@
-//! One unfinished file and its journal: the discipline that makes every claim true after every crash.
+//! The unfinished file and its journal: the order of system calls that keeps every journal record true after any
+//! crash.
 //!
-//! In: where bytes were put, the time, the end. Out: system calls in an order that keeps these rules:
+//! 1. The bytes are written to `FILE.part`, the records to `FILE.part.journal`. `FILE` itself appears by one
+//!    rename, when all bytes are complete and synced. Until then an older `FILE` stays as it is.
+//! 2. A `written` record is appended after the write that it describes, at the latest after [`MAX_UNRECORDED`]
+//!    bytes or [`RECORD_INTERVAL`]. The page cache outlives a killed process, so the record holds until the host
+//!    goes down.
+//! 3. A `synced` record is appended only after an fsync of `FILE.part` that began after the write returned without
+//!    an error. Then the journal is synced, and the directory before the first sync of the journal.
+//! 4. After a failed sync, unsynced bytes no longer count: the journal is rewritten without them. The kernel drops
+//!    pages that it could not write, and reports that only once.
+//! 5. Before recorded bytes are overwritten (the file has changed, or the journal cannot be used), the removal of
+//!    the journal is made durable: unlink, fsync of the directory, and only then the first write.
+//! 6. A journal that was read is rewritten with the present page-cache epoch, so that it stays small: written to a
+//!    new file, synced, and renamed over the old one. The same happens when a journal has become much longer than
+//!    its contents need.
+//! 7. At the end: fsync, rename, removal of the journal, fsync of the directory. A journal that reappears after a
+//!    power failure would describe the `FILE.part` of the next download. So its removal is synced as well as the
+//!    rename.
+//! 8. No journal is created before [`JOURNAL_AFTER_BYTES`] or [`JOURNAL_AFTER`]. Nor is it for a file without size
+//!    and strong validator, which could not be resumed anyway.
+//! 9. A non-empty `FILE.part` belongs to marline if it has marline's mark (an extended attribute), or an authentic
+//!    journal of this very file. Anything else under that name is left alone: another program's file, another
+//!    user's file, and the target of a symbolic link. On file systems without extended attributes, a run that ends
+//!    removes bytes without a journal, so that the next run can begin.
+//! 10. Bytes count only with an authentic journal: its MAC uses the user's key, it is tied to the inode or the tag
+//!     of `FILE.part`, and neither of the two files is writable by others. A marked file that others can write to,
+//!     or that has a hard link, is replaced by a new one. A process that has the old file open can then change
+//!     nothing. Without a key no journal is created.
 //!
-//! 1. The bytes go to `FILE.part`, the claims to `FILE.part.journal`. `FILE` itself appears by one rename, when all
-//!    bytes are there and synced; until then an older `FILE` stays as it is.
-//! 2. A `written` record is appended after the write that it speaks of, at the latest [`UNRECORDED`] bytes or
-//!    [`RECORD_EVERY`] later. The page cache outlives a killed process, so it holds until the machine goes down.
-//! 3. A `synced` record is appended only after an fdatasync of `FILE.part` that began after the write has returned
-//!    without an error. Then the journal is synced, and before its first sync the directory.
-//! 4. After a sync that failed, nothing unsynced is believed any more: the journal is rewritten without it (the
-//!    kernel drops pages that it could not write, and says so only once).
-//! 5. Before other bytes than the claimed ones are written (the file changed, the journal cannot be used), the
-//!    journal's removal is on the disk: unlink, fsync of the directory, and only then the first write.
-//! 6. A journal that was read is written anew with the present boot's identity beside the old one, synced and renamed
-//!    over it, so that it stays small. The same happens when it has grown far beyond what it says.
-//! 7. At the end: fdatasync, rename, removal of the journal, fsync of the directory. A journal that came back after a
-//!    power cut would speak of the next download's `FILE.part`, so its removal is made sure of, not only the rename.
-//! 8. No journal is begun before [`JOURNAL_AFTER_BYTES`] or [`JOURNAL_AFTER`], nor for a file without length and
-//!    strong validator, which could not be resumed anyway.
-//! 9. A `FILE.part` that is not empty is ours if it bears our mark or an authentic journal of this very file is beside
-//!    it; anything else under that name, another user's file, and what a symbolic link leads to, is left alone. Where the
-//!    file system has no room for marks, bytes that no journal speaks of are not left behind by a run that ends, so that
-//!    the next one can begin.
-//! 10. Only an authentic journal makes bytes count: with the user's key, tied to the inode or the tag of `FILE.part`, and
-//!     neither of the two files open to others. A marked file that others can write to, or that has a second name, is
-//!     replaced by a new one: who has it open can then change nothing of ours. Without a key no journal is begun.
-//!
-//! Not used: O_DSYNC or a sync before each claim, which binds the download to the
-//! disk's latency; a checksum of each span, which costs as much as receiving it.
+//! Rejected: O_DSYNC or a sync before each record, which limits the download to the latency of the disk; and a
+//! checksum of each range, which costs as much as receiving it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -49,76 +52,78 @@ use super::mac_key::MacKey;
 use super::paths::DownloadPaths;
 use super::resume::{ExistingDownload, RestartReason, ResumeContext};
 
-/// Issue 2 B: no journal for what is fetched again in a moment.
+/// Chosen: fewer bytes are fetched again in a moment, so they need no journal.
 const JOURNAL_AFTER_BYTES: u64 = 1_000_000;
-/// The other half of the same rule.
+/// The same limit for slow downloads, counted from the first byte.
 const JOURNAL_AFTER: Duration = Duration::from_secs(1);
-/// Chosen: a quarter of the 4 MiB that a kill may cost.
+/// Chosen: a quarter of the 4 MiB that a killed process may lose.
 const MAX_UNRECORDED: u64 = 1 << 20;
-/// Chosen: 32 bytes for each open run, four times a second, are nothing; a quarter of a second is quickly fetched.
+/// Chosen: 32 bytes for each open run, four times a second, cost next to nothing, and a quarter of a second of data
+/// is quickly fetched again.
 const RECORD_INTERVAL: Duration = Duration::from_millis(250);
-/// Chosen: what a power cut costs. Shorter would make slow disks write small pieces all the time.
+/// Chosen: the data that a power failure costs. A shorter interval would make slow disks write small pieces all the
+/// time.
 const SYNC_INTERVAL: Duration = Duration::from_secs(3);
 
-const NOT_A_JOURNAL: &str = "a file with this name is there that is no journal of marline";
+const NOT_A_JOURNAL: &str = "a file with this name exists and is not a journal of marline";
 
-/// Chosen: half a second in all, which nobody minds before an error.
+/// Chosen: half a second in total, an acceptable wait before an error.
 const MAX_LOCK_TRIES: u32 = 50;
-/// Chosen: longer than most programs take from their fork to their exec.
+/// Chosen: longer than most programs need from fork to exec, during which the child holds the lock as well.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// An unfinished file, locked.
+/// An unfinished file, locked by this run.
 #[derive(Debug)]
 pub(super) struct PartialFile<D: FileSystem> {
     fs: D,
     paths: DownloadPaths,
     file: Arc<D::File>,
     journal: Option<JournalFile<D>>,
-    /// What the bytes are of, once that is known; nothing is claimed before.
+    /// What the bytes belong to, once it is known. Nothing is recorded before.
     identity: Option<JournalIdentity>,
     total: Option<u64>,
     url_digest: [u8; 32],
     runs: RunCoalescer,
-    /// Bytes in `runs`.
+    /// Number of bytes in `runs`, which are not recorded yet.
     unrecorded_bytes: u64,
-    /// Bytes put in place by this run.
+    /// Number of bytes written by this run.
     written_bytes: u64,
     ranges: RecordedRanges,
-    /// The bytes do not match their digest: no run goes on with them.
+    /// The bytes do not match their digest, so no run may resume from them.
     is_distrusted: bool,
     sync_stage: SyncStage,
-    /// Our mark is on the file.
+    /// Whether the file has marline's mark.
     is_marked: bool,
-    /// Why no journal can be begun, to be told once.
+    /// Why no journal can be created; reported to the user once.
     key_problem: KeyProblem,
     first_byte_at: Option<Instant>,
     recorded_at: Instant,
     last_sync_at: Instant,
 }
 
-/// Whether this run could not have a key.
+/// Whether this run has no key for a journal.
 #[derive(Debug, Default)]
 enum KeyProblem {
     #[default]
     None,
-    /// Not yet told why.
+    /// The reason, not reported yet.
     Unreported(String),
     Reported,
 }
 
-/// What the disk is doing for us.
+/// Which background sync is running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SyncStage {
     Idle,
-    /// Syncing the data; `claims.syncing` is in it.
+    /// Syncing the data; it covers `ranges.syncing`.
     Data,
-    /// Syncing the journal that says so.
+    /// Syncing the journal with the new `synced` records.
     Journal,
 }
 
 impl<D: FileSystem> PartialFile<D> {
-    /// Takes the lock and looks for what an earlier run left of any of these URLs (given as digests; the first one
-    /// goes into a new journal).
+    /// Takes the lock, and reads the state that an earlier run of any of these URLs (as digests) has left. A new
+    /// journal records the first one.
     pub(super) fn open(
         disk: D,
         paths: DownloadPaths,
@@ -149,7 +154,7 @@ impl<D: FileSystem> PartialFile<D> {
         match part.load_existing(urls, shared) {
             Ok(existing) => Ok((part, existing)),
             Err(why) => {
-                // What was made for nothing.
+                // Removes a file that this call has just created.
                 if part.len().is_ok_and(|len| len == 0) && part.fs.is_marked(&part.file) {
                     let _ = part.fs.remove(&part.paths.part);
                 }
@@ -158,7 +163,7 @@ impl<D: FileSystem> PartialFile<D> {
         }
     }
 
-    /// The file is known. Makes sure that it fits on the disk, and from now on a journal may be kept.
+    /// Sets size and validator, and ensures that the file fits on the disk. From now on a journal may be kept.
     pub(super) fn on_identified(
         &mut self,
         total: Option<DataSize>,
@@ -176,7 +181,8 @@ impl<D: FileSystem> PartialFile<D> {
         });
         let is_changed = identity != self.identity;
         self.identity = identity;
-        // The bytes stay: the caller has not thrown them away, so they are of this file, by whatever validator.
+        // The bytes are kept: the caller has not discarded them, so they belong to this file even under another
+        // validator. The journal must record the new identity, or go if the file cannot be resumed.
         match (&self.journal, &self.identity) {
             (Some(_), None) => self.remove_journal()?,
             (Some(_), Some(_)) if is_changed => self.compact_journal()?,
@@ -185,7 +191,7 @@ impl<D: FileSystem> PartialFile<D> {
         self.total.map_or(Ok(()), |total| self.ensure_space(total))
     }
 
-    /// A response with this strong ETag has this date. Gives another one that an earlier run was told under the same ETag.
+    /// See [`Store::set_last_modified`](super::Store::set_last_modified). Last-Modified is stored in the journal.
     pub(super) fn set_last_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
         let Some(identity) = &mut self.identity else { return Ok(None) };
         let is_of_it = matches!(&identity.validator, Validator::Etag(tag) if tag == etag);
@@ -201,13 +207,14 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(before)
     }
 
-    /// Puts bytes in their place.
+    /// Writes bytes at an offset, and records them if enough have accumulated (rule 2).
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let result = self.fs.write_at(&self.file, at, bytes);
         result.map_err(|e| StoreError::io(&self.paths.part, "writing", e))?;
         let len = bytes.len() as u64;
         self.written_bytes += len;
         self.unrecorded_bytes += len;
+        // A run that leaves the coalescer is recorded at once. All others wait for `record_writes`.
         if let Some(run) = self.runs.push(ByteRange::at(at, DataSize::from_bytes(len))) {
             self.ranges.dirty.insert(run);
             self.append_records([Record::Written { start: run.start, end: run.end }].into_iter())?;
@@ -217,8 +224,9 @@ impl<D: FileSystem> PartialFile<D> {
         if journal_due || self.unrecorded_bytes >= MAX_UNRECORDED { self.record_writes() } else { Ok(()) }
     }
 
-    /// Keeps the cadence of claims and syncs.
+    /// Records and syncs at the intervals of rules 2 and 3.
     pub(super) fn tick(&mut self, now: Instant) -> Result<(), StoreError> {
+        // `write` has no time argument, so the intervals count from the first tick after the first byte.
         if self.written_bytes > 0 && self.first_byte_at.is_none() {
             (self.first_byte_at, self.recorded_at, self.last_sync_at) = (Some(now), now, now);
         }
@@ -239,38 +247,38 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(())
     }
 
-    /// When [`Part::tick`] has something to do.
+    /// When [`PartialFile::tick`] is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.identity.as_ref()?;
-        // Before the first tick with bytes there is no moment to count from; any moment will do.
+        // The first tick with bytes starts the intervals. It is due at once.
         let Some(_) = self.first_byte_at else { return (self.written_bytes > 0).then_some(Instant::ZERO) };
         Some(self.recorded_at + RECORD_INTERVAL)
     }
 
-    /// The file is another one now: nothing that is stored belongs to it.
+    /// Discards all bytes, because the file has changed. Rule 5: the journal goes first.
     pub(super) fn restart(&mut self) -> Result<(), StoreError> {
         self.remove_journal()?;
-        self.fs.truncate(&self.file, 0).map_err(|e| StoreError::io(&self.paths.part, "emptying", e))?;
+        self.fs.truncate(&self.file, 0).map_err(|e| StoreError::io(&self.paths.part, "truncating", e))?;
         self.runs.clear();
         (self.unrecorded_bytes, self.written_bytes, self.first_byte_at) = (0, 0, None);
         (self.identity, self.total) = (None, None);
-        // A sync that is under way ends with nothing to claim.
+        // A sync that is in progress then records nothing.
         self.ranges = RecordedRanges::default();
         self.is_distrusted = false;
         Ok(())
     }
 
-    /// All bytes are there: makes sure of it, and of the disk. The file still has its unfinished name.
+    /// Checks that all bytes are stored, and syncs them. The file keeps its unfinished name.
     pub(super) fn complete_and_sync(&mut self) -> Result<(), StoreError> {
         self.check_complete()?;
-        // Small files have no journal and are not waited for either: as with any other tool, the kernel writes them
-        // back in its own time, and a fetch of the same kilobytes mends what a power failure takes.
+        // Small files have no journal and are not synced: as with other tools, the kernel writes them back in its
+        // own time. What a power failure takes is quickly fetched again.
         if self.journal.is_some() { self.sync_data() } else { Ok(()) }
     }
 
-    /// Makes sure that all bytes are there, and none beyond; tells how many.
+    /// Checks that all bytes are stored, and cuts off any beyond the size. Returns the size.
     pub(super) fn check_complete(&mut self) -> Result<u64, StoreError> {
-        // Into the sets only: the journal has nothing to say any more.
+        // Runs are moved to the set only: the complete file needs no further records.
         for run in self.runs.drain() {
             self.ranges.dirty.insert(run);
         }
@@ -282,21 +290,26 @@ impl<D: FileSystem> PartialFile<D> {
             return Err(StoreError::Incomplete { path, missing, first: gap.start });
         }
         if len > total {
-            self.fs.truncate(&self.file, total).map_err(|e| StoreError::io(&self.paths.part, "cutting", e))?;
+            self.fs.truncate(&self.file, total).map_err(|e| StoreError::io(&self.paths.part, "truncating", e))?;
         }
         Ok(total)
     }
 
-    /// Gives the complete file its name, and removes the journal.
+    /// Renames the complete file to its final name, and removes the journal (rule 7).
     pub(super) fn publish(self) -> Result<PathBuf, StoreError> {
         let Self { fs: disk, paths, file: data, journal: log, .. } = self;
-        // Under the unfinished name another program may have put its own file meanwhile.
-        if !disk.is_at_path(&data, &paths.part).map_err(|e| StoreError::io(&paths.part, "looking at it", e))? {
+        // Another program may have put its own file under the unfinished name meanwhile. The rename must not
+        // publish it.
+        if !disk
+            .is_at_path(&data, &paths.part)
+            .map_err(|e| StoreError::io(&paths.part, "reading its attributes", e))?
+        {
             return Err(StoreError::PartReplaced { path: paths.final_path, part: paths.part });
         }
         let path =
-            paths.publish(&disk).map_err(|e| StoreError::io(&paths.final_path, "naming the complete file", e))?;
-        // Not before: a run that is killed in between must find its file again.
+            paths.publish(&disk).map_err(|e| StoreError::io(&paths.final_path, "renaming the complete file", e))?;
+        // The mark is removed after the rename: if the run is killed in between, the next one must still recognize
+        // its file.
         disk.finalize(&data, &paths.dir);
         if log.is_some() {
             disk.remove(&paths.journal).map_err(|e| StoreError::io(&paths.journal, "removing", e))?;
@@ -305,18 +318,21 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(path)
     }
 
-    /// The run ends early: what is there is synced and claimed. False if it cannot be resumed.
+    /// Ends the run early: records and syncs all bytes. False: the next run cannot resume.
     pub(super) fn suspend(mut self) -> Result<bool, StoreError> {
         if self.is_distrusted {
             return Ok(false);
         }
         self.record_writes()?;
+        // Nothing was stored, so nothing is left behind.
         if self.ranges.all_written().is_empty() {
             self.remove_journal()?;
             self.remove_part()?;
             return Ok(false);
         }
         self.begin_journal()?;
+        // No journal (no identity or no key). Without a mark the next run could not recognize the file as marline's
+        // (rule 9).
         if self.journal.is_none() {
             if !self.is_marked {
                 self.remove_part()?;
@@ -332,14 +348,15 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(true)
     }
 
-    /// Removes the journal, so that the next run starts from zero; the bytes stay where they are, and that is told.
+    /// Removes the journal, so that the next run starts from zero. The bytes stay, and the returned path is shown
+    /// to the user.
     pub(super) fn invalidate(&mut self) -> Result<&Path, StoreError> {
         self.remove_journal()?;
         self.is_distrusted = true;
         Ok(&self.paths.part)
     }
 
-    /// Reads some bytes of the unfinished file; zero at its end.
+    /// Reads bytes of the unfinished file; zero bytes at its end.
     pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<usize, StoreError> {
         self.fs.read_at(&self.file, at, bytes).map_err(|e| StoreError::io(&self.paths.part, "reading", e))
     }
@@ -348,8 +365,8 @@ impl<D: FileSystem> PartialFile<D> {
         &mut self.paths
     }
 
-    /// What is written from now on is of this URL. To be called while nothing is in place, or before everything is thrown
-    /// away.
+    /// Sets the URL to which the following bytes belong. Call it while nothing is stored, or before everything is
+    /// discarded.
     pub(super) fn set_url_digest(&mut self, url: [u8; 32]) {
         self.url_digest = url;
     }
@@ -358,23 +375,24 @@ impl<D: FileSystem> PartialFile<D> {
         &self.paths
     }
 
-    /// Another final name, and a line if it had to be adapted.
+    /// Sets another final name, and returns a message if it had to be adapted.
     pub(super) fn suggest_name(&mut self, name: &OsStr) -> Option<String> {
         self.paths.suggest_name(&self.fs, name)
     }
 
-    /// Whether the unfinished file takes writes at any offset. One that is not empty has taken them already.
+    /// Whether the unfinished file accepts writes at any offset. A resumed file has accepted them before.
     pub(super) fn supports_random_writes(&self) -> bool {
         !self.ranges.all_written().is_empty() || self.fs.supports_random_writes(&self.file)
     }
 
-    /// Leaves nothing, for another way to write the file.
+    /// Removes the unfinished file, so that it can be written in another way.
     pub(super) fn abandon(self) -> Result<DownloadPaths, StoreError> {
         self.remove_part()?;
         Ok(self.paths)
     }
 
-    /// What an earlier run left. Whatever cannot be used is gone from the disk when this returns (rule 5).
+    /// Reads what an earlier run has left. Unusable state has been removed from the disk when this returns (rule
+    /// 5).
     fn load_existing(
         &mut self,
         urls: &[[u8; 32]],
@@ -387,7 +405,8 @@ impl<D: FileSystem> PartialFile<D> {
         let existing = ExistingDownload::read(&self.fs, &self.paths.journal, &present);
         let existing = existing.map_err(|e| open_error(&self.paths.journal, "reading", e))?;
         let existing = match existing {
-            // Beside our own bytes it is our journal, damaged; beside none it may be anybody's.
+            // Beside a marked file with data it is marline's own journal, damaged. Otherwise it may be anyone's
+            // file.
             ExistingDownload::NotAJournal if len > 0 && marked => {
                 ExistingDownload::Unusable(RestartReason::Unreadable(HeaderError::NotAJournal))
             }
@@ -397,17 +416,16 @@ impl<D: FileSystem> PartialFile<D> {
         if let ExistingDownload::Foreign(what) = existing {
             return Err(StoreError::NotOurs { part: self.paths.journal.clone(), what });
         }
-        // The file that the journal was of is gone.
+        // The file of the journal was replaced by `open_locked`, so the journal no longer applies.
         let existing = shared.map_or(existing, |what| ExistingDownload::Unusable(RestartReason::Untrusted(what)));
-        // Rule 9. A file system without marks leaves only the journal to tell by.
+        // Rule 9. On a file system without extended attributes, only the journal shows whose file it is.
         let by_journal = match &existing {
             ExistingDownload::Valid { .. } => true,
             ExistingDownload::Unusable(why) => why.proves_ownership(),
             ExistingDownload::Absent | ExistingDownload::NotAJournal | ExistingDownload::Foreign(_) => false,
         };
         if len > 0 && !by_journal && !marked {
-            let what =
-                "a file with this name is there, and no journal of this user's is evidence that marline wrote it";
+            let what = "a file with this name exists, and no journal of this user proves that marline wrote it";
             return Err(StoreError::NotOurs { part: self.paths.part.clone(), what });
         }
         self.is_marked = self.fs.set_mark(&self.file);
@@ -416,6 +434,7 @@ impl<D: FileSystem> PartialFile<D> {
                 self.url_digest = header.url_digest;
                 self.total = Some(header.file_size);
                 self.identity = Some(JournalIdentity::from_header(&header));
+                // Records of the earlier run hold, but its unsynced bytes must be synced by this run.
                 self.ranges =
                     RecordedRanges { dirty: written.clone(), syncing: RangeSet::default(), synced: synced.clone() };
                 self.compact_journal()?;
@@ -429,13 +448,14 @@ impl<D: FileSystem> PartialFile<D> {
         }
     }
 
-    /// Whether the disk has room for what is not allocated yet; takes it where that is cheap. Small files pay nothing.
+    /// Checks that the disk has space for the bytes that are not allocated yet, and allocates them where that is
+    /// cheap. Small files are not preallocated.
     fn ensure_space(&self, total: u64) -> Result<(), StoreError> {
         if let Some(limit) = self.fs.size_limit(&self.file, total) {
             let (path, total) = (self.paths.final_path.clone(), DataSize::from_bytes(total));
             return Err(StoreError::TooLarge { path, total, why: limit.to_string() });
         }
-        // Who cannot tell is believed to have enough; the write will show.
+        // If the file system does not report its free space, it is assumed to suffice. A write will fail otherwise.
         let (Ok((_, allocated)), Ok(free)) = (self.fs.len(&self.file), self.fs.free_bytes(&self.file)) else {
             return Ok(());
         };
@@ -443,7 +463,7 @@ impl<D: FileSystem> PartialFile<D> {
         if need <= free {
             let reserved =
                 if total >= JOURNAL_AFTER_BYTES { self.fs.preallocate(&self.file, total) } else { Ok(()) };
-            return reserved.map_err(|e| StoreError::io(&self.paths.part, "reserving room", e));
+            return reserved.map_err(|e| StoreError::io(&self.paths.part, "reserving disk space", e));
         }
         let [need, free] = [need, free].map(DataSize::from_bytes);
         Err(StoreError::NotEnoughSpace {
@@ -455,11 +475,12 @@ impl<D: FileSystem> PartialFile<D> {
     }
 
     fn len(&self) -> Result<u64, StoreError> {
-        let len = self.fs.len(&self.file).map_err(|e| StoreError::io(&self.paths.part, "looking at it", e))?;
+        let len =
+            self.fs.len(&self.file).map_err(|e| StoreError::io(&self.paths.part, "reading its attributes", e))?;
         Ok(len.0)
     }
 
-    /// Claims everything that has been put in place since the last time.
+    /// Appends `written` records for all bytes since the last call.
     fn record_writes(&mut self) -> Result<(), StoreError> {
         self.unrecorded_bytes = 0;
         let Self { runs, ranges, journal: log, fs: disk, paths, .. } = self;
@@ -476,13 +497,13 @@ impl<D: FileSystem> PartialFile<D> {
         if self.written_bytes >= JOURNAL_AFTER_BYTES { self.begin_journal() } else { Ok(()) }
     }
 
-    /// Begins the journal, with all claims so far, if there is none and the file can be resumed at all.
+    /// Creates the journal, with all records so far, if there is none and the file can be resumed.
     fn begin_journal(&mut self) -> Result<(), StoreError> {
         if self.journal.is_some() {
             return Ok(());
         }
         let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
-        // No journal that was ever written speaks of the bytes that are in the file now.
+        // With a new tag, no older journal matches the present contents of the file.
         self.fs.set_tag(&self.file);
         let log = JournalFile::create(
             &self.fs,
@@ -495,7 +516,7 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(())
     }
 
-    /// Writes the journal anew, as small as can be.
+    /// Rewrites the journal with the fewest records (rule 6).
     fn compact_journal(&mut self) -> Result<(), StoreError> {
         let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
         let log = JournalFile::replace(
@@ -509,7 +530,7 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(())
     }
 
-    /// What the bytes are of and the key to say so with; none: the file cannot be resumed.
+    /// What the bytes belong to, and the key for the MACs; none: the file cannot be resumed.
     fn journal_identity(&mut self) -> Option<(JournalIdentity, MacKey)> {
         let identity = self.identity.clone()?;
         match (self.fs.user_key(), &self.key_problem) {
@@ -523,7 +544,7 @@ impl<D: FileSystem> PartialFile<D> {
         }
     }
 
-    /// What the user should read of this file, once.
+    /// A message about a missing key, once.
     pub(super) fn take_note(&mut self) -> Option<String> {
         match std::mem::replace(&mut self.key_problem, KeyProblem::Reported) {
             KeyProblem::Unreported(why) => Some(why),
@@ -534,7 +555,7 @@ impl<D: FileSystem> PartialFile<D> {
         }
     }
 
-    /// Removes the unfinished file, unless something else has its name by now.
+    /// Removes the unfinished file, unless its name refers to another file by now.
     fn remove_part(&self) -> Result<(), StoreError> {
         let part = &self.paths.part;
         let is_own = self.fs.is_at_path(&self.file, part);
@@ -542,7 +563,7 @@ impl<D: FileSystem> PartialFile<D> {
         removed.map_err(|e| StoreError::io(part, "removing", e))
     }
 
-    /// A crash between the making of a journal and its renaming leaves this; it is never used.
+    /// Removes a new journal that a crash has left before it was renamed. It is never used.
     fn remove_stale_journal(&self) -> Result<(), StoreError> {
         let path = &self.paths.new_journal;
         let leftover = self.fs.read(path, 8).map_err(|e| open_error(path, "reading", e))?;
@@ -557,13 +578,13 @@ impl<D: FileSystem> PartialFile<D> {
         Err(StoreError::NotOurs { part: path.clone(), what })
     }
 
-    /// Appends claims, if there is a journal.
+    /// Appends records, if there is a journal.
     fn append_records(&mut self, records: impl Iterator<Item = Record>) -> Result<(), StoreError> {
         let Some(log) = &mut self.journal else { return Ok(()) };
         log.append(&self.fs, records).map_err(|e| StoreError::io(&self.paths.journal, "writing", e))
     }
 
-    /// Asks the disk to make sure of everything that is in place now.
+    /// Starts to sync everything that has been written so far (rule 3).
     fn start_sync(&mut self, now: Instant) -> Result<(), StoreError> {
         self.last_sync_at = now;
         self.record_writes()?;
@@ -575,7 +596,7 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(())
     }
 
-    /// Takes the disk's answer, if there is one.
+    /// Processes the result of a background sync, if it has one. Data is followed by the journal.
     fn poll_sync(&mut self, now: Instant) -> Result<(), StoreError> {
         if self.sync_stage == SyncStage::Idle {
             return Ok(());
@@ -583,11 +604,13 @@ impl<D: FileSystem> PartialFile<D> {
         let Some(result) = self.fs.poll_sync() else { return Ok(()) };
         match (std::mem::replace(&mut self.sync_stage, SyncStage::Idle), result) {
             (SyncStage::Data, Ok(())) => {
+                // The data is on the disk now, so the records may say so. They become durable with the sync below.
                 let newly_synced = self.ranges.finish_sync();
                 self.append_records(journal_file::synced_records(&newly_synced))?;
                 if self.journal.as_ref().is_some_and(JournalFile::needs_compaction) {
                     self.compact_journal()?;
                 }
+                // Before the first sync of a new journal, its directory entry is synced as well.
                 let Some(log) = &mut self.journal else { return Ok(()) };
                 let dir = (!std::mem::replace(&mut log.is_dir_synced, true)).then_some(self.paths.dir.as_path());
                 self.sync_stage = SyncStage::Journal;
@@ -608,13 +631,13 @@ impl<D: FileSystem> PartialFile<D> {
         synced.map_err(|e| self.on_sync_failure(e))
     }
 
-    /// Rule 4: what is not known to be on the disk is not claimed any more.
+    /// Rule 4: bytes that are not known to be on the disk no longer count.
     fn on_sync_failure(&mut self, why: io::Error) -> StoreError {
         self.runs.clear();
         self.ranges =
             RecordedRanges { synced: std::mem::take(&mut self.ranges.synced), ..RecordedRanges::default() };
         if self.journal.is_some() && self.compact_journal().is_err() {
-            // Both errors have one cause, and the first one says it.
+            // Both errors have the same cause, so the first one is reported.
             let _ = self.remove_journal();
         }
         match StoreError::io(&self.paths.part, "syncing", why) {
@@ -623,7 +646,7 @@ impl<D: FileSystem> PartialFile<D> {
         }
     }
 
-    /// Rule 5: the journal is gone, on the disk too.
+    /// Rule 5: removes the journal, and syncs the directory.
     fn remove_journal(&mut self) -> Result<(), StoreError> {
         self.journal = None;
         let DownloadPaths { journal, new_journal, dir, .. } = &self.paths;
@@ -633,13 +656,13 @@ impl<D: FileSystem> PartialFile<D> {
     }
 }
 
-/// The error for a name that could not be opened: what stands there may be somebody else's.
+/// The error for a path that could not be opened. What has this name may belong to someone else.
 fn open_error(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
     let what = match Errno::from_io_error(&why) {
-        Some(Errno::LOOP) => "a symbolic link with this name is there",
-        Some(Errno::NXIO | Errno::ISDIR) => "something with this name is there that is no regular file",
-        Some(Errno::EXIST) => "a file with this name has been put there meanwhile",
-        // An encoding that the file system does not know, or a character that it does not take.
+        Some(Errno::LOOP) => "a symbolic link with this name exists",
+        Some(Errno::NXIO | Errno::ISDIR) => "an entry with this name exists and is not a regular file",
+        Some(Errno::EXIST) => "a file with this name was created meanwhile",
+        // The file system does not support an encoding or a character of the name.
         Some(Errno::INVAL | Errno::ILSEQ) if doing == "opening" => {
             return StoreError::NameRefused { path: path.to_owned(), why };
         }
@@ -648,10 +671,11 @@ fn open_error(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
     StoreError::NotOurs { part: path.to_owned(), what }
 }
 
-/// Opens the unfinished file and takes its lock. Waits a moment for it: a lock lives on in a program that its owner is just
-/// starting, up to the exec, and in an owner that was killed until the kernel has taken it down.
+/// Opens the unfinished file and takes its lock. Waits for a short time if it is locked: a child process of the
+/// owner holds the lock until its exec, and a killed owner until the kernel has removed it.
 ///
-/// A file of ours that others could have written to is replaced by a new one, and the reason is returned (rule 10).
+/// A file of marline that others could have written to is replaced by a new one, and the reason is returned (rule
+/// 10).
 fn open_locked<D: FileSystem>(
     disk: &D,
     paths: &DownloadPaths,
@@ -662,11 +686,11 @@ fn open_locked<D: FileSystem>(
     loop {
         let (file, is_new) = disk.open(&paths.part).map_err(failed)?;
         let custody = if is_new { Ownership::Private } else { disk.ownership(&file).map_err(failed)? };
-        // Before the lock, which its owner could hold for ever.
+        // Checked before the lock, which the owner of a foreign file could hold forever.
         match custody {
             Ownership::Foreign(what) => return foreign(what),
             Ownership::Shared(_) if !disk.is_marked(&file) => {
-                return foreign("a file with this name is there that others can write to, or that has a hard link");
+                return foreign("a file with this name exists, and others can write to it, or it has a hard link");
             }
             _ => {}
         }
@@ -678,7 +702,7 @@ fn open_locked<D: FileSystem>(
             std::thread::sleep(LOCK_RETRY_INTERVAL);
             continue;
         }
-        // Between our open and our lock its owner may have finished, and then this is the complete file.
+        // Between opening and locking, the previous owner may have finished and renamed this file.
         if !disk.is_at_path(&file, &paths.part).map_err(failed)? {
             continue;
         }
@@ -687,7 +711,7 @@ fn open_locked<D: FileSystem>(
                 disk.remove(&paths.part).map_err(failed)?;
                 shared = Some(what);
             }
-            // Again: somebody is faster than we are.
+            // It happened again: another process replaces the file faster than this one can.
             Ownership::Shared(what) => return foreign(what),
             _ => return Ok((file, shared)),
         }

@@ -1,4 +1,4 @@
-//! The names of a download: the one that it will have, and those that it has until then.
+//! The paths of a download: that of the complete file, and those of the unfinished file and its journal.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,35 +13,36 @@ use super::fs::{FileSystem, OsFileSystem};
 use super::portable_name;
 use crate::name::{has_reserved_suffix, quote_name, truncate};
 
-/// Bytes that the names of an unfinished file have beyond the final name.
+/// Length of the longest suffix that is added to the final name.
 pub(super) const MAX_SUFFIX_LEN: usize = ".part.journal.new".len();
 
-/// Bytes that a suggested file name may have, so that the unfinished file's names fit as well (NAME_MAX of Linux is 255).
+/// Maximum length of a suggested file name in bytes, such that the names of the unfinished file fit as well
+/// (NAME_MAX of Linux is 255).
 pub const MAX_NAME_LEN: usize = 255 - MAX_SUFFIX_LEN;
 
-/// The endings of the unfinished file and its journals. A name from a server or a URL never has one of them.
+/// Suffixes of the unfinished file and its journals. A name from a server or a URL never ends in one of them.
 pub(crate) const PART_SUFFIXES: [&str; 3] = [".part", ".part.journal", ".part.journal.new"];
 
-/// All names of one download; all in one directory, so that one rename and one fsync are enough.
+/// All paths of one download. They are in one directory, so that one rename and one fsync are enough.
 #[derive(Clone, Debug)]
 pub(super) struct DownloadPaths {
-    /// The final name.
+    /// Path of the complete file.
     pub(super) final_path: PathBuf,
-    /// Whether a file that has it already is kept, and ours gets a number behind its name.
+    /// Whether an existing file of that name is kept, and a number is appended to the name of the new one.
     pub(super) keep_existing: bool,
-    /// The directory.
+    /// The directory of all paths.
     pub(super) dir: PathBuf,
-    /// The unfinished file.
+    /// Path of the unfinished file, `FILE.part`.
     pub(super) part: PathBuf,
-    /// Its journal.
+    /// Path of the journal, `FILE.part.journal`.
     pub(super) journal: PathBuf,
-    /// The next journal, for the moment of its making.
+    /// Path of a new journal, `FILE.part.journal.new`, until it is renamed over the old one.
     pub(super) new_journal: PathBuf,
 }
 
 impl DownloadPaths {
-    /// The names around `path`, in a file system whose names have at most `longest` bytes. If the user chose a name to which the
-    /// endings of unfinished files cannot be added, a digest takes the place of its end in those.
+    /// The paths for a file at `path`, on a file system with names of at most `max_name_len` bytes. If the suffixes
+    /// do not fit behind a name that the user chose, a digest replaces its end in the names with suffixes.
     pub(super) fn new(path: &Path, max_name_len: usize) -> Self {
         let dir = parent_dir(path).to_owned();
         let name = path.file_name().unwrap_or_default();
@@ -66,11 +67,11 @@ impl DownloadPaths {
         }
     }
 
-    /// Another final name in the same directory, which does not replace a file; adapted to the file system, and then
-    /// there is a line that says so. What is no plain file name changes nothing.
+    /// Sets another final name in the same directory, which does not replace an existing file. Returns a message if
+    /// the name had to be adapted to the file system. A name that is not a plain file name is ignored.
     pub(super) fn suggest_name<D: FileSystem>(&mut self, disk: &D, name: &OsStr) -> Option<String> {
         let name = name.to_str().filter(|name| Path::new(name).file_name() == Some(OsStr::new(name)))?;
-        // Tried here, not at the end of the download.
+        // Tested now, not at the end of the download.
         let is_possible = |name: &String| {
             let mut part = OsString::from(name);
             part.push(".part");
@@ -81,7 +82,7 @@ impl DownloadPaths {
         else {
             let current_name = quote_name(&self.final_path.file_name().unwrap_or_default().to_string_lossy());
             return Some(format!(
-                "the name {} is not possible here; the file is called {current_name}",
+                "the file system rejects the name {}; the file is named {current_name}",
                 quote_name(name)
             ));
         };
@@ -90,7 +91,7 @@ impl DownloadPaths {
         (best != name).then(|| adapted_note(name, &best))
     }
 
-    /// Gives the unfinished file its final name and tells which one that became.
+    /// Renames the unfinished file to its final name, and returns that name.
     pub(super) fn publish<D: FileSystem>(&self, disk: &D) -> io::Result<PathBuf> {
         if !self.keep_existing {
             disk.rename(&self.part, &self.final_path)?;
@@ -106,34 +107,34 @@ impl DownloadPaths {
     }
 }
 
-/// The directory that a file is in.
+/// The directory that contains a path.
 pub(super) fn parent_dir(path: &Path) -> &Path {
     path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// At most this many bytes of a name and its digest, distinct for distinct names.
+/// At most `max_len` bytes of a name and its digest; different for different names.
 fn shorten_with_digest(name: &OsStr, max_len: usize) -> String {
     let digest: String =
         HEXLOWER.encode(&Sha256::digest(name.as_encoded_bytes())).chars().take(DIGEST_DIGITS).collect();
     format!("{}~{digest}", truncate(&name.to_string_lossy(), max_len.saturating_sub(DIGEST_DIGITS + 1)))
 }
 
-/// Digits of the digest in a shortened name.
+/// Number of hexadecimal digits of the digest in a shortened name.
 const DIGEST_DIGITS: usize = 16;
 
-/// Says that a suggested name was adapted to the file system.
+/// The message that a suggested name was adapted to the file system.
 pub(super) fn adapted_note(name: &str, best: &str) -> String {
     format!(
-        "the name {} is changed to {}: the file system does not take it as it is",
+        "the name {} is changed to {}: the file system rejects the original name",
         quote_name(name),
         quote_name(best)
     )
 }
 
-/// Where a write to this path would go: through symbolic links, also through one that leads nowhere yet.
+/// The path to which a write would go: symbolic links are followed, even if the target does not exist yet.
 pub(super) fn follow_symlinks(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    // As many links as Linux follows (path_resolution(7)).
+    // Linux follows at most 40 links (path_resolution(7)).
     for _ in 0..40 {
         let Ok(target) = path.read_link() else { break };
         path.set_file_name("");
@@ -160,7 +161,7 @@ fn is_journal(bytes: &[u8]) -> bool {
     !bytes.is_empty() && Header::is_remnant(bytes)
 }
 
-/// Whether both are one file, or would be.
+/// Whether both paths refer to one file, or would do so if it existed.
 pub(super) fn is_same_file(first: &Path, other: &Path) -> bool {
     if let (Ok(first), Ok(other)) = (first.metadata(), other.metadata()) {
         return (first.dev(), first.ino()) == (other.dev(), other.ino());

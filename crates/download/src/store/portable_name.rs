@@ -1,35 +1,35 @@
-//! Names that the target's file system can take.
+//! Adapts suggested file names to the target's file system.
 //!
-//! A suggested name that a file system refuses is adapted, because the user did not choose it: first without the
-//! characters and device names that FAT, exFAT and NTFS reserve, then shorter and shorter. A name that the user chose is
-//! never changed; it is refused with the reason.
+//! A suggested name that the file system rejects is adapted, because the user did not choose it. First, characters
+//! and device names are replaced that FAT, exFAT and NTFS reserve. Then the name is shortened step by step. A name
+//! that the user chose is never changed: it is rejected, with the reason.
 
 use crate::name::{has_reserved_suffix, shorten_name};
 
 use super::paths::{MAX_NAME_LEN, MAX_SUFFIX_LEN};
 
-/// Any file system takes names of so many bytes.
+/// Every file system accepts names of this length, in bytes.
 const SAFE_NAME_LEN: usize = 64;
 
-/// Names to try, the best one first, for a file system whose names have `most` bytes.
+/// Candidates for a name, in the order of preference, on a file system with names of at most `max_len` bytes.
 pub(super) fn name_candidates(name: &str, max_len: usize) -> Vec<String> {
     let stem_len = |max_len: usize| max_len.saturating_sub(MAX_SUFFIX_LEN).min(MAX_NAME_LEN);
     let sanitized = portable_name(name);
     let mut names = vec![shorten_name(name, stem_len(max_len)), shorten_name(&sanitized, stem_len(max_len))];
-    // Those that encrypt names (eCryptfs: 143 bytes) do not all say so.
+    // File systems that encrypt names (eCryptfs: 143 bytes) do not all report their limit.
     names.extend([143, SAFE_NAME_LEN].map(|cap| shorten_name(&sanitized, stem_len(max_len.min(cap)))));
     names.dedup();
     names.retain(|name| !name.is_empty());
     names
 }
 
-/// Whether some file system refuses this name, so that it has to be tried.
+/// Whether some file system might reject this name, so that it must be tested.
 pub(super) fn needs_probe(name: &str) -> bool {
     name.len() > SAFE_NAME_LEN - MAX_SUFFIX_LEN || !name.is_ascii() || portable_name(name) != name
 }
 
-/// The name without what Windows reserves ("Naming Files, Paths, and Namespaces"): characters, device names, and dots
-/// and blanks at the end.
+/// Replaces what Windows reserves ("Naming Files, Paths, and Namespaces"): characters, device names, and trailing
+/// dots and spaces.
 pub(super) fn portable_name(name: &str) -> String {
     let reserved = |c: char| matches!(c, '<' | '>' | ':' | '"' | '/' | '\\' | '|' | '?' | '*') || c.is_control();
     let replaced: String = name.chars().map(|c| if reserved(c) { '_' } else { c }).collect();
@@ -40,7 +40,7 @@ pub(super) fn portable_name(name: &str) -> String {
     if has_reserved_suffix(&renamed) { format!("{renamed}_") } else { renamed }
 }
 
-/// `CON`, `com1` and the like, with any extension.
+/// Whether a name without extension is that of a DOS device, such as `CON` or `com1`.
 fn is_dos_device(stem: &str) -> bool {
     let stem = stem.trim_end().to_ascii_uppercase();
     if matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$" | "CLOCK$") {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_windows_reserves_is_replaced() {
+    fn names_reserved_by_windows_are_replaced() {
         for (name, want) in [
             ("Report: Q3?.pdf", "Report_ Q3_.pdf"),
             ("a<b>c\"d|e*f\\g.txt", "a_b_c_d_e_f_g.txt"),
@@ -91,6 +91,6 @@ mod tests {
             );
             assert!(names.last().unwrap().len() <= 64 - MAX_SUFFIX_LEN);
         }
-        assert!(name_candidates("x", 10).is_empty(), "no room at all");
+        assert!(name_candidates("x", 10).is_empty(), "no name fits");
     }
 }

@@ -1,31 +1,31 @@
-//! Pieces that come in any order, passed on in order.
+//! Reorder buffer: accepts pieces in any order, and delivers the bytes in order.
 //!
-//! In: pieces at any offset. Out: those that are next, each byte once; what lies beyond a gap is held.
+//! Pieces may start at any offset. Each byte is delivered once; bytes beyond a gap are buffered.
 //!
-//! 1. No byte is held twice; a second copy of a byte is dropped.
-//! 2. What was passed on is forgotten.
+//! 1. No byte is buffered twice; further copies are dropped.
+//! 2. Delivered bytes are not kept.
 //!
-//! A ring of the window's size was not used: it becomes resident in full after one round, while the window is only
-//! needed where links differ.
+//! A ring buffer of the window's size was rejected. All of it becomes resident after one round, although the full
+//! window is needed only if the delays of the links differ.
 
 use std::collections::BTreeMap;
 
-/// See the [module](self).
+/// Puts pieces in order; see the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct ReorderBuffer {
-    /// One past the last byte that was passed on.
+    /// One past the last byte that was delivered.
     next: u64,
-    /// Pieces beyond `next`; none overlaps another.
+    /// Pieces beyond `next`, by offset; they do not overlap.
     pending: BTreeMap<u64, Vec<u8>>,
 }
 
 impl ReorderBuffer {
-    /// Begins at an offset; what lies before it is of no interest.
+    /// A buffer whose first byte has this offset. Earlier bytes are dropped.
     pub(super) fn starting_at(next: u64) -> Self {
         Self { next, pending: BTreeMap::new() }
     }
 
-    /// Takes a piece; gives what is next now.
+    /// Adds a piece. Returns the pieces that are next in order now.
     pub(super) fn insert(&mut self, at: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
         if at > self.next {
             self.buffer_piece(at, bytes);
@@ -35,6 +35,8 @@ impl ReorderBuffer {
         let Some(new_bytes) = bytes.get(duplicate..).filter(|new_bytes| !new_bytes.is_empty()) else {
             return Vec::new();
         };
+        // The piece closes the gap: deliver it without its duplicate beginning, then all buffered pieces that
+        // follow directly.
         let mut pieces = vec![new_bytes.to_vec()];
         self.next += new_bytes.len() as u64;
         while let Some(piece) = self.pending.first_entry().filter(|piece| *piece.key() <= self.next) {
@@ -49,27 +51,27 @@ impl ReorderBuffer {
         pieces
     }
 
-    /// Forgets what is held.
+    /// Drops all buffered pieces.
     pub(super) fn clear(&mut self) {
         self.pending.clear();
     }
 
-    /// One past the last byte that was passed on.
+    /// One past the last byte that was delivered.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Where the first piece beyond a gap begins.
+    /// Offset of the first buffered piece; it lies beyond a gap.
     pub(super) fn first_pending(&self) -> Option<u64> {
         self.pending.first_key_value().map(|(first, _)| *first)
     }
 
-    /// How many bytes are held.
+    /// Number of buffered bytes.
     pub(super) fn pending_bytes(&self) -> u64 {
         self.pending.values().map(|piece| piece.len() as u64).sum()
     }
 
-    /// Keeps those bytes that are not held yet.
+    /// Buffers the bytes of a piece that are not buffered yet: the parts between the existing pieces.
     fn buffer_piece(&mut self, at: u64, bytes: &[u8]) {
         let end = at + bytes.len() as u64;
         let mut from = at;

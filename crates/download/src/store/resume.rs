@@ -1,4 +1,4 @@
-//! What an earlier run left, and whether it can be believed.
+//! Reads the state that an earlier run has left, and decides whether the new run can use it.
 
 use std::fmt;
 use std::io;
@@ -11,54 +11,54 @@ use marline_core::wire::download_journal::{Header, HeaderError, PageCacheEpoch, 
 use super::fs::{FileSystem, Ownership};
 use super::journal_file::from_stored;
 
-/// A journal beyond this is not ours: the greatest real ones have a few mebibytes.
+/// Maximum length of a journal. The largest real ones have a few mebibytes, so a longer file is not marline's.
 const MAX_JOURNAL_LEN: u64 = 64 << 20;
 
-/// What was found beside the file.
+/// The state that an earlier run has left.
 #[derive(Debug)]
 pub(super) enum ExistingDownload {
-    /// No journal.
+    /// There is no journal.
     Absent,
-    /// A journal that can be believed.
+    /// An authentic journal of this unfinished file and one of the URLs.
     Valid {
-        /// Which file it is about.
+        /// Identifies the file that the journal describes.
         header: Header,
-        /// What is on the disk.
+        /// Bytes that are on the disk.
         synced: RangeSet,
-        /// What is in the page cache, at least.
+        /// Bytes that are at least in the page cache.
         written: RangeSet,
     },
-    /// A journal that must not be believed.
+    /// A journal that must not be used.
     Unusable(RestartReason),
-    /// A file whose bytes are not a journal's, not even a damaged one's.
+    /// A file that is not a journal, not even a damaged one.
     NotAJournal,
-    /// Something that is not ours. The text completes "…, and it is not marline's to overwrite".
+    /// A file that is not marline's; the text names the problem.
     Foreign(&'static str),
 }
 
-/// Why an earlier run's bytes are not used, for one line.
+/// Why the bytes of an earlier run are not used, as one line for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RestartReason {
-    /// It kept no journal: less than a second, or nothing to know the file by.
+    /// The run kept no journal: it was too short, or the file had no size or validator.
     NoJournal,
-    /// It is of another URL.
+    /// The journal belongs to another URL.
     OtherUrl,
-    /// It is of another unfinished file: one of the two was copied or replaced.
+    /// The journal is for another unfinished file: one of the two was copied or replaced.
     OtherPartialFile,
-    /// It cannot be read, or is not this user's.
+    /// The journal is damaged, or was not written with this user's key.
     Unreadable(HeaderError),
-    /// There is no key to check it with.
+    /// There is no key to verify the journal with.
     NoKey(String),
-    /// Others could have written to the journal or the unfinished file.
+    /// Other users could have written to the journal or the unfinished file.
     Untrusted(&'static str),
-    /// It claims bytes that are not there: someone has changed one of the two files.
+    /// The journal records bytes that the unfinished file does not have: one of the two was changed.
     Truncated {
-        /// How far the claims reach.
+        /// End of the recorded bytes.
         claimed: DataSize,
-        /// How long the unfinished file is.
+        /// Length of the unfinished file.
         len: DataSize,
     },
-    /// It claims bytes that the file cannot have.
+    /// The journal records bytes beyond the size of the file.
     BeyondTotal,
 }
 
@@ -67,23 +67,24 @@ impl fmt::Display for RestartReason {
         f.write_str("starting from zero: ")?;
         match self {
             Self::NoJournal => f.write_str("the earlier run left no journal"),
-            Self::OtherUrl => f.write_str("the earlier run's bytes are of another URL"),
+            Self::OtherUrl => f.write_str("the earlier run's bytes belong to another URL"),
             Self::OtherPartialFile => {
-                f.write_str("the earlier run's journal is of another unfinished file (removed, copied or replaced)")
+                f.write_str("the earlier journal is for another unfinished file (removed, copied or replaced)")
             }
             Self::Unreadable(why) => write!(f, "the earlier run's journal cannot be used: {why}"),
             Self::NoKey(why) => write!(f, "the earlier run's journal cannot be checked: {why}"),
             Self::Untrusted(what) => write!(f, "the earlier run's file or journal is not trusted: {what}"),
             Self::Truncated { claimed, len } => {
-                write!(f, "the earlier run's journal claims {claimed} where {len} are left")
+                write!(f, "the earlier run's journal records {claimed}, but the file has only {len}")
             }
-            Self::BeyondTotal => f.write_str("the earlier run's journal claims more than the file has"),
+            Self::BeyondTotal => f.write_str("the earlier run's journal records more than the size of the file"),
         }
     }
 }
 
 impl RestartReason {
-    /// Whether it is said of an authentic journal of the unfinished file beside it, which proves that file to be ours.
+    /// Whether the reason implies an authentic journal of this unfinished file, which proves that the file is
+    /// marline's.
     pub(super) fn proves_ownership(&self) -> bool {
         match self {
             Self::OtherUrl | Self::Truncated { .. } | Self::BeyondTotal => true,
@@ -96,21 +97,21 @@ impl RestartReason {
     }
 }
 
-/// What a journal is weighed against.
+/// Properties of the unfinished file and the download, with which the journal must agree.
 #[derive(Debug)]
 pub(super) struct ResumeContext<'a> {
     /// Length of the unfinished file.
     pub(super) len: u64,
-    /// Its identity.
+    /// Identity of the unfinished file, see `FileSystem::file_id`.
     pub(super) part_id: [u8; 16],
-    /// How long unsynced bytes last now.
+    /// The present page-cache epoch.
     pub(super) epoch: PageCacheEpoch,
-    /// Digests of our URLs.
+    /// Digests of the download's URLs.
     pub(super) url_digests: &'a [[u8; 32]],
 }
 
 impl ExistingDownload {
-    /// Reads a journal and weighs it against the present.
+    /// Reads a journal and checks it against the unfinished file and the download.
     pub(super) fn read<D: FileSystem>(disk: &D, journal: &Path, present: &ResumeContext<'_>) -> io::Result<Self> {
         let Some((bytes, custody)) = disk.read(journal, MAX_JOURNAL_LEN)? else { return Ok(Self::Absent) };
         Ok(match custody {
@@ -130,6 +131,8 @@ impl ExistingDownload {
             Ok(parsed) => parsed,
             Err(why) => return Self::Unusable(RestartReason::Unreadable(why)),
         };
+        // The header is authentic. If it describes this unfinished file, the file is marline's, whatever else is
+        // wrong (`proves_ownership`).
         if header.partial_file != present.part_id {
             return Self::Unusable(RestartReason::OtherPartialFile);
         }
@@ -142,6 +145,7 @@ impl ExistingDownload {
             match record {
                 Record::Synced { start, end } => drop(synced.insert(ByteRange::new(start, end))),
                 Record::Written { start, end } if is_same_epoch => drop(written.insert(ByteRange::new(start, end))),
+                // Of another boot or mount: the page cache was lost, so only synced records hold.
                 Record::Written { .. } => {}
             }
         }
@@ -157,11 +161,11 @@ impl ExistingDownload {
         Self::Valid { header, synced, written }
     }
 
-    /// For the machine, and for the user.
-    /// `urls` are the sources, in the order of their numbers.
+    /// Converts the state into the machine's input, or a reason for the user. `urls` are the mirrors, in the order
+    /// of their IDs.
     pub(super) fn into_resume(self, urls: &[[u8; 32]]) -> (Option<Resume>, Option<RestartReason>) {
         match self {
-            // What is foreign ends the opening with an error.
+            // `Foreign` does not occur here: it ends the opening with an error.
             Self::Absent | Self::NotAJournal | Self::Foreign(_) => (None, None),
             Self::Unusable(why) => (None, Some(why)),
             Self::Valid { header, synced, written } => {

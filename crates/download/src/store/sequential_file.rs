@@ -1,7 +1,7 @@
-//! A file on a file system that takes bytes only in order: object stores, cameras and telephones behind FUSE.
+//! A file on a file system that accepts only sequential writes: object stores, cameras and telephones behind FUSE.
 //!
-//! The bytes go through a [`Stream`] into `FILE.part`, which gets its name at the end like any other. Such a file cannot be
-//! resumed: what an interrupted run leaves is removed.
+//! The bytes go through a [`StreamWriter`] to `FILE.part`, which is renamed at the end like any other. Such a file
+//! cannot be resumed, so an interrupted run removes it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use super::paths::DownloadPaths;
 use super::stream_writer::{StreamTarget, StreamWriter};
 use super::{STREAM_WINDOW, StoreError};
 
-/// See the [module](self).
+/// A sequentially written file; see the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct SequentialFile {
     pub(super) stream: StreamWriter,
@@ -24,7 +24,8 @@ pub(super) struct SequentialFile {
 }
 
 impl SequentialFile {
-    /// Makes the unfinished file, for writing only: some of these file systems do not read what is being written.
+    /// Creates the unfinished file for writing only, because some of these file systems cannot read a file that is
+    /// being written.
     pub(super) fn create(paths: DownloadPaths) -> io::Result<Self> {
         #[cfg(test)]
         super::fs_quirks::check_name(&paths.part)?;
@@ -38,7 +39,7 @@ impl SequentialFile {
         Ok(Self { stream, paths })
     }
 
-    /// What is known of the size before the first byte: whether a file of it may be here at all.
+    /// Checks before the first byte whether the file system has enough free space.
     pub(super) fn check_space(&self, total: DataSize) -> Result<(), StoreError> {
         let (path, disk) = (&self.paths.final_path, OsFileSystem::default());
         let Ok(dir) = File::open(&self.paths.dir) else { return Ok(()) };
@@ -50,13 +51,14 @@ impl SequentialFile {
         Ok(())
     }
 
-    /// Waits until everything is written, and gives the file its name.
+    /// Waits until everything is written, and renames the file to its final name.
     pub(super) fn finish(self, total: Option<u64>) -> Result<PathBuf, StoreError> {
         let Self { stream, paths } = self;
         stream.finish(total)?;
-        // The file is closed now, and what the close could not keep shows in the length.
-        let len =
-            std::fs::metadata(&paths.part).map_err(|e| StoreError::io(&paths.part, "looking at it", e))?.len();
+        // The file is closed now. If the file system failed to store bytes at the close, the length shows it.
+        let len = std::fs::metadata(&paths.part)
+            .map_err(|e| StoreError::io(&paths.part, "reading its attributes", e))?
+            .len();
         if let Some(total) = total.filter(|total| *total != len) {
             let missing = DataSize::from_bytes(total.saturating_sub(len));
             return Err(StoreError::Incomplete { path: paths.final_path, missing, first: len });
@@ -66,11 +68,11 @@ impl SequentialFile {
             Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::XDEV | Errno::PERM) => {
                 StoreError::RenameUnsupported { path: paths.final_path, part: paths.part }
             }
-            _ => StoreError::io(&paths.final_path, "naming the complete file", e),
+            _ => StoreError::io(&paths.final_path, "renaming the complete file", e),
         })
     }
 
-    /// The run ends early: nothing is left that the next run could not use anyway.
+    /// Ends the run early, and removes the file, because the next run could not use it.
     pub(super) fn abandon(self) -> Result<(), StoreError> {
         let Self { stream, paths } = self;
         drop(stream);

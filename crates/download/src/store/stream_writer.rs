@@ -1,10 +1,11 @@
-//! Bytes for a reader that wants them strictly in order: standard output, a pipe, a device.
+//! An ordered stream of bytes to a file descriptor: standard output, a pipe, a device.
 //!
-//! In: pieces at any offset. Out: the bytes from zero on, each once, written by a thread of its own, because a slow
-//! reader must not stop the pump.
+//! Pieces may be written at any offset. A thread of its own writes the bytes in order, each once, because a slow
+//! reader must not block the driver.
 //!
-//! 1. Nothing is held beyond the window, which begins where the reader is: `held + queued <= window`, always.
-//! 2. What has been passed on cannot be taken back: the file may then not change any more.
+//! 1. Nothing is buffered beyond the window, which begins at the reader's position: `buffered + queued <= window`,
+//!    always.
+//! 2. Delivered bytes cannot be revoked, so the file must not change afterwards.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -23,12 +24,12 @@ use super::digest::{Hasher, Mismatch};
 use super::error::Recoverable;
 use super::reorder_buffer::ReorderBuffer;
 
-/// Puts pieces in order for one reader.
+/// Puts pieces in order, and passes them to the writing thread.
 #[derive(Debug)]
 pub(super) struct StreamWriter {
     path: PathBuf,
     window: u64,
-    /// What was passed on went to the thread.
+    /// Pieces that are delivered from here go to the queue of the thread.
     reorder: ReorderBuffer,
     shared: Arc<SharedQueue>,
     thread: Option<JoinHandle<Result<(), Mismatch>>>,
@@ -36,12 +37,12 @@ pub(super) struct StreamWriter {
     target: Option<StreamTarget>,
 }
 
-/// Where the bytes go; opened by the thread, because opening a pipe waits for its reader.
+/// Destination of the bytes. The thread opens it, because opening a pipe waits for its reader.
 #[derive(Debug)]
 pub(super) enum StreamTarget {
     OpenFile(File),
     PathToOpen(PathBuf),
-    /// A file that keeps its bytes: synced at the end.
+    /// A regular file, which is synced at the end.
     SyncedFile(File),
 }
 
@@ -49,7 +50,7 @@ pub(super) enum StreamTarget {
 struct SharedQueue {
     queue: Mutex<PieceQueue>,
     has_more: Condvar,
-    /// One past the last byte that the reader has taken.
+    /// One past the last byte that was written to the destination.
     consumed_end: AtomicU64,
     consumed_notify: Arc<Notify>,
 }
@@ -57,15 +58,15 @@ struct SharedQueue {
 #[derive(Debug, Default)]
 struct PieceQueue {
     pieces: VecDeque<Vec<u8>>,
-    /// Nothing more comes.
+    /// No more pieces follow.
     is_closed: bool,
-    /// Why the thread has stopped.
+    /// The error that stopped the thread, until it is reported.
     error: Option<io::Error>,
 }
 
 impl SharedQueue {
     fn lock(&self) -> MutexGuard<'_, PieceQueue> {
-        // The queue is whole at every moment at which a panic could leave it.
+        // The queue is consistent wherever a panic could leave it, so a poisoned lock is usable.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -83,7 +84,7 @@ impl StreamWriter {
         }
     }
 
-    /// Computes a checksum of what passes. To be called before the first byte.
+    /// Computes a checksum of the bytes. Call it before the first byte.
     pub(super) fn set_hasher(&mut self, hasher: Hasher) {
         self.hasher = Some(hasher);
     }
@@ -92,23 +93,23 @@ impl StreamWriter {
         DataSize::from_bytes(self.window)
     }
 
-    /// One past the last byte that the reader has taken.
+    /// One past the last byte that the reader has consumed.
     pub(super) fn consumed_end(&self) -> u64 {
         self.shared.consumed_end.load(Ordering::Acquire)
     }
 
-    /// Told whenever the reader takes something or goes away.
+    /// Notified whenever bytes were consumed, or the reader is gone.
     pub(super) fn consumed_notify(&self) -> Arc<Notify> {
         self.shared.consumed_notify.clone()
     }
 
-    /// Whether the reader is still there.
+    /// Returns the error of the thread, if it has failed since the last call.
     pub(super) fn check_reader(&self) -> Result<(), StoreError> {
         let failed = self.shared.lock().error.take();
         failed.map_or(Ok(()), |why| Err(self.write_error(why)))
     }
 
-    /// Takes bytes; those that are next go to the reader.
+    /// Accepts bytes at an offset. Those that are next in order go to the thread.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let limit = self.consumed_end().saturating_add(self.window);
         let end = at.saturating_add(bytes.len() as u64);
@@ -132,7 +133,7 @@ impl StreamWriter {
         }
     }
 
-    /// The file has changed: possible only while nothing has been passed on.
+    /// Discards everything because the file has changed. Possible only while nothing was delivered.
     pub(super) fn restart(&mut self) -> Result<(), StoreError> {
         self.reorder.clear();
         if self.reorder.next() == 0 {
@@ -144,7 +145,7 @@ impl StreamWriter {
         })
     }
 
-    /// Waits until the reader has everything before `total`.
+    /// Waits until all bytes before `total` are written, and verifies the checksum.
     pub(super) fn finish(mut self, total: Option<u64>) -> Result<(), StoreError> {
         let next = self.reorder.next();
         let total = total.unwrap_or(next).max(self.reorder.first_pending().unwrap_or(0));
@@ -169,7 +170,7 @@ impl StreamWriter {
         self.shared.has_more.notify_one();
     }
 
-    /// Makes the thread, once.
+    /// Starts the thread, once.
     fn start_thread(&mut self) -> Result<(), StoreError> {
         let Some(sink) = self.target.take() else { return Ok(()) };
         let (shared, hasher) = (self.shared.clone(), self.hasher.take());
@@ -190,18 +191,19 @@ impl StreamWriter {
 }
 
 impl Drop for StreamWriter {
-    /// What is still queued is dropped; the thread ends after the write that it is in.
+    /// Drops queued pieces. The thread ends after its current write.
     fn drop(&mut self) {
         self.shared.lock().pieces.clear();
         self.close();
     }
 }
 
-/// What a file system says that cannot sync.
+/// Errors of file systems that do not support fsync.
 const SYNC_UNSUPPORTED: [i32; 3] =
     [Errno::INVAL.raw_os_error(), Errno::NOSYS.raw_os_error(), Errno::OPNOTSUPP.raw_os_error()];
 
-/// The thread: writes pieces until the queue is closed and empty.
+/// The thread: writes pieces until the queue is closed and empty. Returns a checksum mismatch; other errors go to
+/// the queue.
 fn write_pieces(shared: &SharedQueue, sink: StreamTarget, mut hasher: Option<Hasher>) -> Result<(), Mismatch> {
     let is_synced = matches!(sink, StreamTarget::SyncedFile(_));
     let opened = match sink {
@@ -210,6 +212,7 @@ fn write_pieces(shared: &SharedQueue, sink: StreamTarget, mut hasher: Option<Has
     };
     let done = opened.and_then(|mut file| {
         while let Some(piece) = next_piece(shared) {
+            // Written in small parts, so that the window advances while a slow reader consumes a large piece.
             for part in piece.chunks(64 * 1024) {
                 file.write_all(part)?;
                 if let Some(hasher) = &mut hasher {
@@ -219,7 +222,8 @@ fn write_pieces(shared: &SharedQueue, sink: StreamTarget, mut hasher: Option<Has
                 shared.consumed_notify.notify_one();
             }
         }
-        // Not all file systems of this kind can; those that upload in the end do it now or with the close.
+        // Not all file systems with sequential writes support fsync. Those that upload a file do it now, or when it
+        // is closed.
         match if is_synced { file.sync_all() } else { Ok(()) } {
             Err(e) if !SYNC_UNSUPPORTED.contains(&e.raw_os_error().unwrap_or_default()) => Err(e),
             _ => Ok(()),
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_in_any_order_come_out_in_order() {
+    fn pieces_in_any_order_are_written_in_order() {
         let data = content(300);
         let (mut stream, mut reader) = pipe(300);
         for (from, to) in [(200, 300), (50, 120), (100, 210), (0, 60), (0, 300)] {
@@ -287,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_beyond_the_window_of_a_slow_reader() {
+    fn at_most_the_window_is_buffered_for_a_slow_reader() {
         const WINDOW: usize = 1 << 20;
         let data = content(4 << 20);
         let (mut stream, mut reader) = pipe(WINDOW as u64);
         let mut out = vec![0; data.len()];
         let (mut front, mut seen) = (0_usize, 0);
         while seen < data.len() {
-            // As far ahead as it goes, the far end first.
+            // Fills the window completely, its second half first.
             let limit = (stream.consumed_end() as usize + WINDOW).min(data.len());
             let middle = front + (limit - front) / 2;
             stream.write(middle as u64, &data[middle..limit]).unwrap();
@@ -313,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_away_is_an_error_and_no_signal() {
+    fn a_closed_reader_is_an_error_and_no_signal() {
         let (mut stream, reader) = pipe(1 << 20);
         drop(reader);
         let begun = Instant::now();
         let error = loop {
             assert!(begun.elapsed() < Duration::from_secs(20), "no error");
-            // The writing thread may be late on a busy machine: as long as it is, there is no room for more.
+            // On a busy machine the writing thread may be late. Until it has written, the window has no capacity.
             let room = stream.reorder.next() + 100 <= stream.consumed_end() + (1 << 20);
             let written = if room { stream.write(stream.reorder.next(), &[0; 100]) } else { Ok(()) };
             if let Err(error) = written.and_then(|()| stream.check_reader()) {
@@ -330,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_computed_while_the_bytes_pass() {
+    fn a_checksum_is_computed_during_writing() {
         let want = "sha256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad".parse().unwrap();
         for (text, good) in [(b"abc", true), (b"abd", false)] {
             let (mut stream, _reader) = pipe(10);
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_passed_on_cannot_be_taken_back() {
+    fn delivered_bytes_cannot_be_revoked() {
         let (mut stream, _reader) = pipe(10);
         stream.write(5, b"x").unwrap();
         stream.restart().unwrap();
@@ -356,7 +360,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
         #[test]
-        fn every_byte_comes_once_whatever_the_order(
+        fn every_byte_is_written_once_whatever_the_order(
             pieces in prop::collection::vec((0_usize..2000, 1_usize..300), 0..60)
         ) {
             let data = content(2300);

@@ -1,7 +1,7 @@
-//! Resume state that somebody else has put beside a download: none of its bytes may become a part of the file.
+//! Resume state that another user has planted beside a download: none of its bytes may become part of the file.
 //!
-//! Each test plants what an attacker can plant, runs the genuine download, and accepts two ends only: the genuine file, or
-//! an error that leaves what was found as it is.
+//! Each test plants what an attacker can plant, and runs the genuine download. Only two results are accepted: the
+//! genuine file, or an error that leaves the planted files unchanged.
 
 use std::ffi::OsString;
 use std::fs::Permissions;
@@ -16,7 +16,7 @@ use super::*;
 
 const URL: &str = "http://a.test/iso/ubuntu.iso";
 const TOTAL: usize = 3_000_000;
-/// How much of the file the attacker claims.
+/// Number of bytes that the attacker's journal records.
 const CLAIMED_LEN: usize = 2_999_000;
 
 fn urls(url: &str) -> Vec<Url> {
@@ -31,7 +31,7 @@ fn etag() -> Validator {
     Validator::Etag("\"abc\"".into())
 }
 
-/// A directory with the names of one download in it.
+/// A directory with the files of one download.
 struct TestDownload {
     dir: TempDir,
 }
@@ -63,7 +63,7 @@ impl TestDownload {
         Store::open(&self.file(), &urls(URL))
     }
 
-    /// A genuine download of `url` that was killed or stopped with [`CLAIMED`] bytes of `data`.
+    /// A genuine download of `url` that was stopped after [`CLAIMED_LEN`] bytes of `data`.
     fn with_partial(url: &str, data: &[u8]) -> Self {
         let site = Self::new();
         let mut store = Store::open(&site.file(), &urls(url)).unwrap().store;
@@ -73,7 +73,8 @@ impl TestDownload {
         site
     }
 
-    /// The genuine download. Whatever was planted, the file is genuine or is not there; says which error it was.
+    /// Runs the genuine download. Whatever was planted, the file is genuine or does not exist. Returns the error,
+    /// if any.
     fn download(&self, planted: &str) -> Option<StoreError> {
         let Opened { mut store, resume, restart_reason: start_over } = match self.open() {
             Ok(opened) => opened,
@@ -83,7 +84,7 @@ impl TestDownload {
             }
         };
         assert_eq!(resume, None, "{planted}: foreign bytes count");
-        // Where there was anything, one line says why it is not used.
+        // If there was any state, one line gives the reason why it is not used.
         let line = start_over.map(|why| why.to_string()).unwrap_or_default();
         assert!(line.is_empty() || line.starts_with("starting from zero: ") && !line.contains('\n'), "{planted}");
         let data = genuine_data();
@@ -95,7 +96,7 @@ impl TestDownload {
     }
 }
 
-/// A journal as the documentation describes it, with the attacker's choice of key.
+/// A journal in the documented format, with the MAC function of the attacker's choice.
 fn forged_journal(part: [u8; 16], mac: impl Fn(&[u8]) -> Mac + Copy) -> Vec<u8> {
     let header = Header {
         nonce: 0x1122_3344_5566_7788,
@@ -110,7 +111,7 @@ fn forged_journal(part: [u8; 16], mac: impl Fn(&[u8]) -> Mac + Copy) -> Vec<u8> 
     bytes
 }
 
-/// The format of the first version: no key, only checksums.
+/// A journal in format 1, which had checksums instead of MACs.
 fn old_journal() -> Vec<u8> {
     let mut out = b"MARLINEJ\x01\0\x01\0\x05\0\0\0".to_vec();
     out.extend(1_u64.to_le_bytes());
@@ -157,7 +158,7 @@ fn forged_journals_prove_nothing() {
         assert!(matches!(error, StoreError::NotOurs { .. }), "{what}: {error}");
         assert!(std::fs::read(site.part()).unwrap() == malicious_data(), "{what}: a stranger's file was changed");
         assert!(std::fs::read(site.journal()).unwrap() == journal, "{what}: a stranger's file was changed");
-        // The part alone, and the journal alone.
+        // Now the unfinished file alone, then the journal alone.
         std::fs::remove_file(site.journal()).unwrap();
         assert!(matches!(site.download(what), Some(StoreError::NotOurs { .. })), "{what}");
         std::fs::remove_file(site.part()).unwrap();
@@ -172,9 +173,9 @@ fn forged_journals_prove_nothing() {
     }
 }
 
-/// Also where the attacker could make the extended attribute, from an archive for example.
+/// Even if the attacker can set the extended attribute, for example by an archive.
 #[test]
-fn a_planted_mark_makes_no_byte_count() {
+fn a_planted_mark_does_not_make_bytes_count() {
     for value in [b"1".to_vec(), b"".to_vec(), vec![0; 16], vec![7; 16], vec![7; 40]] {
         let site = TestDownload::new();
         std::fs::write(site.part(), malicious_data()).unwrap();
@@ -193,19 +194,19 @@ fn a_planted_mark_makes_no_byte_count() {
 
 #[test]
 fn a_genuine_journal_of_something_else_proves_nothing() {
-    // Of the same URL, beside a part that was planted.
+    // A journal of the same URL, beside a planted unfinished file.
     let (donor, site) = (TestDownload::with_partial(URL, &genuine_data()), TestDownload::new());
     std::fs::copy(donor.journal(), site.journal()).unwrap();
     std::fs::write(site.part(), malicious_data()).unwrap();
     assert!(matches!(site.download("another file's journal"), Some(StoreError::NotOurs { .. })));
-    // Of another URL, with its own part.
+    // A journal of another URL, with its own unfinished file.
     let foreign: Vec<u8> = vec![b'E'; TOTAL];
     let site = TestDownload::with_partial("http://b.test:8080/plant/ubuntu.iso", &foreign);
     let Opened { resume, restart_reason: start_over, .. } = site.open().unwrap();
     assert_eq!((resume, start_over), (None, Some(RestartReason::OtherUrl)));
     let site = TestDownload::with_partial("http://b.test:8080/plant/ubuntu.iso", &foreign);
     assert!(site.download("another URL's").is_none());
-    // An older one of the same unfinished file, which has begun anew since.
+    // An older journal of the same unfinished file, which was restarted since.
     let site = TestDownload::with_partial(URL, &foreign);
     let old = std::fs::read(site.journal()).unwrap();
     let mut store = site.open().unwrap().store;
@@ -215,7 +216,7 @@ fn a_genuine_journal_of_something_else_proves_nothing() {
     store.suspend().unwrap();
     std::fs::write(site.journal(), old).unwrap();
     assert_eq!(site.open().unwrap().restart_reason, Some(RestartReason::OtherPartialFile));
-    // With records of another journal behind a genuine header.
+    // Records of another journal behind a genuine header.
     let (site, donor) =
         (TestDownload::with_partial(URL, &genuine_data()), TestDownload::with_partial(URL, &foreign));
     let (own, other) = (std::fs::read(site.journal()).unwrap(), std::fs::read(donor.journal()).unwrap());
@@ -248,7 +249,7 @@ fn files_that_others_could_have_written_to_are_not_trusted() {
     for (what, spoil) in spoil {
         for name in [".part", ".part.journal"] {
             let site = TestDownload::with_partial(URL, &genuine_data());
-            // The attacker has it open, or has a name for it.
+            // The attacker has it open, or has another name for it.
             let held = File::options().write(true).open(site.with_suffix(name)).unwrap();
             spoil(&site.with_suffix(name));
             let Opened { store, resume, restart_reason: start_over } = site.open().unwrap();
@@ -257,7 +258,7 @@ fn files_that_others_could_have_written_to_are_not_trusted() {
             drop(store);
             held.write_all_at(&malicious_data(), 0).unwrap();
             assert!(site.download(what).is_none(), "{what} {name}");
-            // A file of the user's own that marline did not write is left alone.
+            // A file of this user that marline did not write is left alone.
             let site = TestDownload::new();
             std::fs::write(site.with_suffix(name), if name == ".part" { "" } else { "precious" }).unwrap();
             spoil(&site.with_suffix(name));
@@ -267,7 +268,7 @@ fn files_that_others_could_have_written_to_are_not_trusted() {
 }
 
 #[test]
-fn a_file_that_changes_hands_while_it_is_written_never_gets_the_name() {
+fn a_file_replaced_during_the_download_is_not_published() {
     let site = TestDownload::new();
     let mut store = site.open().unwrap().store;
     store.on_identified(Some(DataSize::from_bytes(TOTAL as u64)), Some(&etag())).unwrap();
@@ -280,7 +281,7 @@ fn a_file_that_changes_hands_while_it_is_written_never_gets_the_name() {
 }
 
 #[test]
-fn what_is_no_file_of_this_user_is_left_alone() {
+fn links_pipes_and_directories_are_left_alone() {
     for name in [".part", ".part.journal", ".part.journal.new"] {
         let site = TestDownload::new();
         symlink("/etc/passwd", site.with_suffix(name)).unwrap();
@@ -301,7 +302,7 @@ fn what_is_no_file_of_this_user_is_left_alone() {
     }
 }
 
-/// In a shared directory, for root as well: what belongs to another user can be changed by that user at any time.
+/// In a shared directory, for root as well: another user can change its own files at any time.
 #[test]
 fn files_of_another_user_are_left_alone_also_by_root() {
     if !rustix::process::geteuid().is_root() {
@@ -317,14 +318,14 @@ fn files_of_another_user_are_left_alone_also_by_root() {
         let error = site.download("another user's").unwrap();
         assert!(error.to_string().contains("belongs to another user"), "{error}");
     }
-    // A genuine one that has been given away meanwhile.
+    // A genuine file that was given to another user meanwhile.
     let site = TestDownload::with_partial(URL, &genuine_data());
     chown(site.part(), Some(65534), None).unwrap();
     assert!(matches!(site.download("given away"), Some(StoreError::NotOurs { .. })));
 }
 
 #[test]
-fn a_journal_of_the_first_format_starts_from_zero_with_a_line() {
+fn a_journal_of_the_first_format_restarts_from_zero_with_a_message() {
     let site = TestDownload::with_partial(URL, &genuine_data());
     std::fs::write(site.journal(), old_journal()).unwrap();
     let line = site.open().unwrap().restart_reason.unwrap().to_string();
@@ -335,12 +336,12 @@ fn a_journal_of_the_first_format_starts_from_zero_with_a_line() {
 }
 
 #[test]
-fn an_unfinished_file_is_closed_to_others_and_the_complete_one_has_the_usual_mode() {
+fn others_cannot_write_an_unfinished_file_and_the_complete_one_has_the_usual_mode() {
     let site = TestDownload::with_partial(URL, &genuine_data());
     for name in [".part", ".part.journal"] {
         assert_eq!(std::fs::metadata(site.with_suffix(name)).unwrap().permissions().mode() & 0o022, 0, "{name}");
     }
-    // The usual mode by the umask of this process, whatever that is.
+    // The usual mode results from the umask of this process.
     let other = site.dir.path().join("other");
     std::fs::write(&other, "").unwrap();
     let usual = std::fs::metadata(other).unwrap().permissions().mode();
@@ -351,20 +352,20 @@ fn an_unfinished_file_is_closed_to_others_and_the_complete_one_has_the_usual_mod
 }
 
 #[test]
-fn the_state_of_another_download_is_no_target() {
+fn the_state_of_another_download_is_rejected_as_target() {
     let site = TestDownload::with_partial(URL, &genuine_data());
     for name in [".part", ".part.journal"] {
         let error = Store::open(&site.with_suffix(name), &urls(URL)).unwrap_err();
         assert!(matches!(error, StoreError::IsPartialState { .. }), "{name}: {error}");
     }
-    // A name of that form is the user's to choose where it is nobody's.
+    // The user may choose a name of that form if no download uses it.
     let path = site.dir.path().join("x.part");
     let mut store = Store::open(&path, &urls(URL)).unwrap().store;
     store.on_identified(Some(DataSize::from_bytes(1)), None).unwrap();
     store.write(0, b"x").unwrap();
     store.finish().unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"x");
-    // And such a file is not taken for the state of a download of `x`.
+    // Such a file is not mistaken for the state of a download of `x`.
     let error = Store::open(&site.dir.path().join("x"), &urls(URL)).unwrap_err();
     assert!(matches!(error, StoreError::NotOurs { .. }), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The store on real files: what a user meets.
+//! The store on real files: what a user observes.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -53,7 +53,7 @@ fn identify_file(store: &mut Store, total: usize) {
 }
 
 #[test]
-fn a_small_file_leaves_nothing_but_itself() {
+fn a_small_file_leaves_no_other_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let mut store = new_store(&path);
@@ -67,7 +67,7 @@ fn a_small_file_leaves_nothing_but_itself() {
 }
 
 #[test]
-fn an_empty_file_and_one_of_unknown_length_are_files_too() {
+fn empty_files_and_files_of_unknown_length_are_stored() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = new_store(&dir.path().join("empty"));
     identify_file(&mut store, 0);
@@ -81,7 +81,7 @@ fn an_empty_file_and_one_of_unknown_length_are_files_too() {
 }
 
 #[test]
-fn an_older_file_stays_until_the_new_one_is_whole() {
+fn an_older_file_stays_until_the_new_one_is_complete() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     std::fs::write(&path, "old").unwrap();
@@ -95,7 +95,7 @@ fn an_older_file_stays_until_the_new_one_is_whole() {
 }
 
 #[test]
-fn what_a_killed_run_has_written_is_found_again() {
+fn bytes_of_a_killed_run_are_resumed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let data = bytes(5_000_000);
@@ -104,7 +104,7 @@ fn what_a_killed_run_has_written_is_found_again() {
     for at in (1_000_000..4_000_000).step_by(50_000) {
         store.write(at as u64, &data[at..at + 50_000]).unwrap();
     }
-    // As a kill does: no suspend, no more claims.
+    // Like a kill: the store is not suspended, and no further records are written.
     drop(store);
     let Opened { mut store, resume, restart_reason: start_over } = Store::open(&path, &urls()).unwrap();
     let resume = resume.unwrap();
@@ -122,7 +122,7 @@ fn what_a_killed_run_has_written_is_found_again() {
 }
 
 #[test]
-fn a_stopped_run_keeps_every_byte_even_before_its_first_second() {
+fn a_stopped_run_keeps_every_byte_even_in_its_first_second() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let mut store = new_store(&path);
@@ -134,7 +134,7 @@ fn a_stopped_run_keeps_every_byte_even_before_its_first_second() {
 }
 
 #[test]
-fn a_run_that_got_nothing_leaves_nothing() {
+fn a_run_without_bytes_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let store = new_store(&dir.path().join("file"));
     assert!(!store.suspend().unwrap());
@@ -142,7 +142,7 @@ fn a_run_that_got_nothing_leaves_nothing() {
 }
 
 #[test]
-fn after_a_second_the_journal_is_there_and_a_sync_follows() {
+fn the_journal_is_created_after_a_second_and_then_synced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let mut store = new_store(&path);
@@ -155,7 +155,7 @@ fn after_a_second_the_journal_is_there_and_a_sync_follows() {
     store.tick(Instant::from_millis(1000)).unwrap();
     let begun = std::fs::metadata(journal_path(&path)).unwrap().len();
     store.tick(Instant::from_millis(4000)).unwrap();
-    // The syncing thread needs real time; each tick looks for its answer.
+    // The sync thread needs real time; each tick polls for its result.
     for millis in 4001..9000 {
         store.tick(Instant::from_millis(millis)).unwrap();
         if std::fs::metadata(journal_path(&path)).unwrap().len() > begun {
@@ -167,7 +167,7 @@ fn after_a_second_the_journal_is_there_and_a_sync_follows() {
 }
 
 #[test]
-fn no_journal_for_a_file_that_could_not_be_resumed() {
+fn a_file_that_cannot_be_resumed_has_no_journal() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let mut store = new_store(&path);
@@ -181,14 +181,14 @@ fn no_journal_for_a_file_that_could_not_be_resumed() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_used_means_zero_and_one_line_why() {
+fn an_unusable_journal_restarts_from_zero_with_one_message() {
     type Harm = fn(&Path);
     let harms: [(&str, Harm, &str); 4] = [
         (URL, |path| std::fs::write(journal_path(path), "hello").unwrap(), "not a journal of marline"),
         (
             URL,
             |path| std::fs::File::options().write(true).open(part_path(path)).unwrap().set_len(99).unwrap(),
-            "where 99B are left",
+            "but the file has only 99B",
         ),
         (URL, |path| std::fs::remove_file(part_path(path)).unwrap(), "another unfinished file (removed, "),
         ("http://example.net/another", |_| {}, "another URL"),
@@ -211,7 +211,7 @@ fn a_journal_that_cannot_be_used_means_zero_and_one_line_why() {
 }
 
 #[test]
-fn a_mirror_goes_on_where_the_first_url_stopped() {
+fn a_mirror_resumes_a_download_of_the_first_url() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let mut store = new_store(&path);
@@ -251,7 +251,7 @@ fn a_file_with_a_hole_is_never_finished() {
 }
 
 #[test]
-fn a_second_run_on_the_same_file_is_refused() {
+fn a_second_run_on_the_same_file_fails() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let store = new_store(&path);
@@ -262,9 +262,9 @@ fn a_second_run_on_the_same_file_is_refused() {
     new_store(&path);
 }
 
-/// As a program that is being started has it, between its fork and its exec.
+/// As if a program that is being started held the lock, between its fork and its exec.
 #[test]
-fn a_lock_that_lives_a_moment_longer_than_its_owner_is_waited_for() {
+fn a_lock_that_briefly_outlives_its_owner_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     drop(new_store(&path));
@@ -280,7 +280,7 @@ fn a_lock_that_lives_a_moment_longer_than_its_owner_is_waited_for() {
 }
 
 #[test]
-fn a_wrong_checksum_gives_the_file_no_name() {
+fn a_file_with_a_wrong_checksum_is_not_published() {
     let right = "sha256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
@@ -302,7 +302,7 @@ fn a_wrong_checksum_gives_the_file_no_name() {
 }
 
 #[test]
-fn a_name_that_the_server_chose_replaces_nothing() {
+fn a_suggested_name_replaces_no_file() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("nice.iso"), "mine").unwrap();
     let mut store = new_store(&dir.path().join("download"));
@@ -317,7 +317,7 @@ fn a_name_that_the_server_chose_replaces_nothing() {
 }
 
 #[test]
-fn a_symbolic_link_is_written_through() {
+fn the_target_of_a_symbolic_link_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("real"), "old").unwrap();
     std::os::unix::fs::symlink("real", dir.path().join("link")).unwrap();
@@ -330,7 +330,7 @@ fn a_symbolic_link_is_written_through() {
 }
 
 #[test]
-fn places_that_cannot_take_a_file_say_why() {
+fn unusable_paths_give_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &Path| Store::open(path, &urls()).unwrap_err().to_string();
     assert!(at(dir.path()).contains("is a directory"));
@@ -340,7 +340,7 @@ fn places_that_cannot_take_a_file_say_why() {
 }
 
 #[test]
-fn a_name_that_the_user_chose_may_be_as_long_as_the_file_system_allows() {
+fn a_name_from_the_user_may_have_the_maximum_length() {
     let dir = tempfile::tempdir().unwrap();
     for name in
         ["x".repeat(MAX_NAME_LEN), "x".repeat(MAX_NAME_LEN + 1), "é".repeat(127), format!("{}y", "x".repeat(254))]
@@ -350,7 +350,7 @@ fn a_name_that_the_user_chose_may_be_as_long_as_the_file_system_allows() {
         identify_file(&mut store, 3);
         store.write(0, b"new").unwrap();
         assert!(file_names(dir.path()).iter().all(|name| name.len() <= 255));
-        assert!(Store::open(&path, &urls()).is_err(), "another run is at it");
+        assert!(Store::open(&path, &urls()).is_err(), "another run has locked it");
         assert_eq!(store.finish().unwrap().unwrap(), path);
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
     }
@@ -358,14 +358,14 @@ fn a_name_that_the_user_chose_may_be_as_long_as_the_file_system_allows() {
 }
 
 #[test]
-fn dev_null_takes_bytes_in_any_order() {
+fn dev_null_accepts_bytes_in_any_order() {
     let mut store = new_store(Path::new("/dev/null"));
     assert_eq!(store.window(), None);
     store.write(1 << 40, b"far").unwrap();
     assert_eq!(store.finish().unwrap().as_deref(), Some(Path::new("/dev/null")));
 }
 
-/// Names the file for those tests that only make sense when another test has prepared its place.
+/// Environment variable with the file for tests that another test runs in a prepared namespace.
 const NAMESPACE_FILE_VAR: &str = "MARLINE_TEST_FILE";
 
 pub(super) fn namespace_file() -> Option<PathBuf> {
@@ -385,7 +385,7 @@ pub(super) fn run_in_namespace(test: &str, script: &str) {
         .arg(me)
         .env(NAMESPACE_FILE_VAR, "/mnt/file")
         .output();
-    let Ok(out) = ran else { return eprintln!("skipped: unshare is not there") };
+    let Ok(out) = ran else { return eprintln!("skipped: unshare is not available") };
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     if text.contains("ermi") && text.contains("unshare") || text.contains("mount: ") {
         return eprintln!("skipped: no mount namespace here: {text}");
@@ -394,23 +394,23 @@ pub(super) fn run_in_namespace(test: &str, script: &str) {
 }
 
 #[test]
-fn a_full_disk_is_said_before_and_survived_on_the_way() {
+fn a_full_disk_is_reported_early_and_a_disk_that_fills_up_is_survived() {
     run_in_namespace("store::tests::inside_a_full_disk", "mount -t tmpfs -o size=4m tmpfs /mnt");
 }
 
 #[test]
-#[ignore = "run by a_full_disk_is_said_before_and_survived_on_the_way, on a disk of 4 MiB"]
+#[ignore = "run by a_full_disk_is_reported_early_and_a_disk_that_fills_up_is_survived, on a disk of 4 MiB"]
 fn inside_a_full_disk() {
     let Some(path) = namespace_file() else { return };
     let mut store = new_store(&path);
     let error = store.on_identified(Some(DataSize::from_mib(250)), Some(&etag("a"))).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "disk full: /mnt/file needs 262.1MB more, 4.1MB free on /mnt; free some space or choose another place with -o"
+        "disk full: /mnt/file needs 262.1MB more, 4.1MB free on /mnt; free some space or choose another directory with -o"
     );
     drop(store);
     std::fs::remove_file("/mnt/file.part").unwrap();
-    // Somebody else takes the room that was free at the start.
+    // Another program uses the space that was free at the start.
     let data = bytes(3 << 20);
     let mut store = new_store(&path);
     identify_file(&mut store, data.len());
@@ -435,13 +435,13 @@ fn inside_a_full_disk() {
 }
 
 #[test]
-fn a_read_only_place_says_so() {
-    run_in_namespace("store::tests::inside_a_read_only_place", "mount -t tmpfs -o ro tmpfs /mnt");
+fn a_read_only_file_system_is_reported() {
+    run_in_namespace("store::tests::inside_a_read_only_file_system", "mount -t tmpfs -o ro tmpfs /mnt");
 }
 
 #[test]
-#[ignore = "run by a_read_only_place_says_so, on a read-only file system"]
-fn inside_a_read_only_place() {
+#[ignore = "run by a_read_only_file_system_is_reported, on a read-only file system"]
+fn inside_a_read_only_file_system() {
     let Some(path) = namespace_file() else { return };
     let error = Store::open(&path, &urls()).unwrap_err();
     assert!(matches!(error, StoreError::NotWritable { .. }), "{error:?}");
@@ -449,13 +449,13 @@ fn inside_a_read_only_place() {
 }
 
 #[test]
-fn without_marks_the_journal_tells_what_is_ours() {
-    run_in_namespace("store::tests::inside_a_place_without_marks", "mount -t ramfs ramfs /mnt");
+fn without_extended_attributes_the_journal_proves_ownership() {
+    run_in_namespace("store::tests::inside_a_file_system_without_extended_attributes", "mount -t ramfs ramfs /mnt");
 }
 
 #[test]
-#[ignore = "run by without_marks_the_journal_tells_what_is_ours, on a file system without extended attributes"]
-fn inside_a_place_without_marks() {
+#[ignore = "run by without_extended_attributes_the_journal_proves_ownership, on a file system without extended attributes"]
+fn inside_a_file_system_without_extended_attributes() {
     let Some(path) = namespace_file() else { return };
     let mut store = new_store(&path);
     identify_file(&mut store, 1000);
@@ -467,7 +467,7 @@ fn inside_a_place_without_marks() {
     std::fs::remove_file(journal_path(&path)).unwrap();
     assert!(matches!(Store::open(&path, &urls()), Err(StoreError::NotOurs { .. })));
     std::fs::remove_file(part_path(&path)).unwrap();
-    // What cannot be resumed does not stand in the next run's way.
+    // Bytes that cannot be resumed must not block the next run.
     let mut store = new_store(&path);
     store.on_identified(None, None).unwrap();
     store.write(0, b"abc").unwrap();
@@ -476,7 +476,7 @@ fn inside_a_place_without_marks() {
 }
 
 #[test]
-fn a_directory_without_permission_says_so() {
+fn a_directory_without_permission_is_reported() {
     if rustix::process::geteuid().is_root() {
         return eprintln!("skipped: root may write everywhere");
     }
@@ -486,7 +486,7 @@ fn a_directory_without_permission_says_so() {
     assert!(matches!(error, StoreError::NotWritable { .. }), "{error:?}");
 }
 
-/// What the child of the next test downloads, from a server that is never wrong.
+/// Size of the file that the child of the next test downloads, from a server without faults.
 const KILL_SIZE: usize = 12 << 20;
 
 #[test]
@@ -550,7 +550,7 @@ fn inside_a_run_that_is_killed() {
 }
 
 #[test]
-fn somebody_elses_file_under_the_unfinished_name_is_left_alone() {
+fn a_foreign_file_under_the_unfinished_name_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     std::fs::write(part_path(&path), "precious").unwrap();
@@ -558,7 +558,7 @@ fn somebody_elses_file_under_the_unfinished_name_is_left_alone() {
     assert!(matches!(error, StoreError::NotOurs { .. }), "{error:?}");
     assert!(error.to_string().contains("move it away, or choose another name with -o"), "{error}");
     assert_eq!(std::fs::read(part_path(&path)).unwrap(), b"precious");
-    // An empty one holds nothing to lose.
+    // An empty file has no contents to lose.
     std::fs::write(part_path(&path), "").unwrap();
     new_store(&path);
 }
@@ -572,7 +572,7 @@ fn nothing_is_written_through_a_symbolic_link_beside_the_file() {
             std::fs::write(&victim, content).unwrap();
             std::os::unix::fs::symlink(&victim, name(&path)).unwrap();
             let error = Store::open(&path, &urls()).unwrap_err();
-            assert!(error.to_string().contains("a symbolic link with this name is there"), "{error}");
+            assert!(error.to_string().contains("a symbolic link with this name exists"), "{error}");
             assert_eq!(std::fs::read_to_string(&victim).unwrap(), content);
             assert_eq!(file_names(dir.path()).len(), 2, "{:?}", file_names(dir.path()));
         }
@@ -585,11 +585,11 @@ fn a_pipe_under_the_unfinished_name_is_left_alone() {
     let path = dir.path().join("file");
     rustix::fs::mknodat(rustix::fs::CWD, part_path(&path), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let error = Store::open(&path, &urls()).unwrap_err();
-    assert!(error.to_string().contains("no regular file"), "{error}");
+    assert!(error.to_string().contains("not a regular file"), "{error}");
 }
 
 #[test]
-fn a_run_that_was_killed_in_its_first_second_is_no_stranger() {
+fn the_file_of_a_run_killed_in_its_first_second_is_recognized() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let mut store = new_store(&path);
@@ -603,13 +603,13 @@ fn a_run_that_was_killed_in_its_first_second_is_no_stranger() {
     identify_file(&mut store, 3);
     store.write(0, b"abc").unwrap();
     store.finish().unwrap();
-    // The mark goes with the unfinished name.
+    // Publishing has removed the mark, so the complete file is foreign under the unfinished name.
     std::fs::rename(&path, part_path(&path)).unwrap();
     assert!(matches!(Store::open(&path, &urls()), Err(StoreError::NotOurs { .. })));
 }
 
 #[test]
-fn a_checksum_is_read_in_pieces_and_the_file_can_be_left_in_between() {
+fn a_checksum_is_verified_in_steps_and_can_be_suspended() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let mut store = new_store(&path);

@@ -1,4 +1,4 @@
-//! The store on file systems that take less than ext4 does: names, sizes, and the order of writes.
+//! The store on file systems with more restrictions than ext4: names, sizes, and the order of writes.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::fs_quirks::{self, FsQuirks};
 use super::tests::{namespace_file, run_in_namespace};
 use super::*;
 
-/// FAT's.
+/// Restrictions of FAT.
 const DOS_QUIRKS: FsQuirks = FsQuirks {
     forbidden_chars: ":?\"<>|*\\",
     max_name_len: 0,
@@ -42,7 +42,7 @@ fn complete_download(mut store: Store) -> PathBuf {
 }
 
 #[test]
-fn a_suggested_name_is_adapted_and_one_of_the_users_refused() {
+fn a_suggested_name_is_adapted_and_a_name_from_the_user_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let named = |name: &str| dir.path().join(name);
     fs_quirks::with_quirks(DOS_QUIRKS, || {
@@ -50,18 +50,18 @@ fn a_suggested_name_is_adapted_and_one_of_the_users_refused() {
         let note = store.take_note().unwrap();
         assert_eq!(
             note,
-            "the name \"Report: Q3?.pdf\" is changed to \"Report_ Q3_.pdf\": the file system does not take it as it is"
+            "the name \"Report: Q3?.pdf\" is changed to \"Report_ Q3_.pdf\": the file system rejects the original name"
         );
         assert_eq!((store.take_note(), complete_download(store)), (None, named("Report_ Q3_.pdf")));
         let error = Store::open(&named("Report: Q3?.pdf"), &urls()).unwrap_err().to_string();
         assert!(error.ends_with("choose another name with -o, for example \"Report_ Q3_.pdf\""), "{error}");
-        // A server's name comes later, and is tried when it comes.
+        // The name from a server is known later, and is tested then.
         let mut store = Store::open_suggested(&named("x"), &urls()).unwrap().store;
         store.suggest_name(OsStr::new("a|b*.txt"));
         assert!(store.take_note().unwrap().contains("\"a_b_.txt\""));
         assert_eq!(complete_download(store), named("a_b_.txt"));
     });
-    // Where they are possible, they stay.
+    // On a file system that accepts them, the names are kept.
     let mut store = Store::open_suggested(&named("Report: Q3?.pdf"), &urls()).unwrap().store;
     store.suggest_name(OsStr::new("con: 1.txt"));
     assert_eq!((store.take_note(), complete_download(store)), (None, named("con: 1.txt")));
@@ -93,7 +93,7 @@ fn a_suggested_name_is_as_long_as_the_file_system_allows() {
 }
 
 #[test]
-fn a_file_system_that_takes_bytes_only_in_order_gets_them_in_order() {
+fn a_file_system_without_random_writes_is_written_sequentially() {
     let quirk = |sequential| FsQuirks { seek_errno: sequential, ..FsQuirks::default() };
     let all = [
         quirk(Some(Errno::SPIPE)),
@@ -108,7 +108,7 @@ fn a_file_system_that_takes_bytes_only_in_order_gets_them_in_order() {
             let open = || {
                 let mut opened = Store::open(&path, &urls()).unwrap();
                 assert_eq!((opened.resume, opened.restart_reason), (None, None));
-                assert!(opened.store.take_note().unwrap().contains("takes bytes only in order"));
+                assert!(opened.store.take_note().unwrap().contains("accepts only sequential writes"));
                 assert_eq!(opened.store.window(), Some(STREAM_WINDOW));
                 opened.store
             };
@@ -120,7 +120,7 @@ fn a_file_system_that_takes_bytes_only_in_order_gets_them_in_order() {
             store.suggest_name(OsStr::new("named"));
             assert_eq!(store.finish().unwrap(), Some(dir.path().join("named")));
             assert_eq!(std::fs::read(dir.path().join("named")).unwrap(), b"helloworld");
-            // A run that ends early leaves nothing in the next one's way.
+            // A run that ends early must not block the next one.
             let mut store = open();
             identify_file(&mut store, 10);
             store.write(0, b"hello").unwrap();
@@ -150,13 +150,13 @@ fn a_complete_file_that_cannot_be_renamed_is_kept_and_named() {
 }
 
 #[test]
-fn a_file_that_is_too_large_for_the_file_system_is_refused_before_its_first_byte() {
+fn a_file_that_is_too_large_for_the_file_system_fails_before_its_first_byte() {
     let dir = tempfile::tempdir().unwrap();
     let store = fs_quirks::with_quirks(FsQuirks { max_file_len: 1 << 20, ..FsQuirks::default() }, || {
         let mut store = Store::open(&dir.path().join("file"), &urls()).unwrap().store;
         let error = store.on_identified(Some(DataSize::from_mib(2)), None).unwrap_err().to_string();
         assert!(
-            error.ends_with("takes only smaller files; choose a directory on another file system with -o"),
+            error.ends_with("stores only smaller files; choose a directory on another file system with -o"),
             "{error}"
         );
         store
@@ -168,7 +168,7 @@ fn a_file_that_is_too_large_for_the_file_system_is_refused_before_its_first_byte
 #[test]
 fn the_limit_of_a_real_file_system_is_known_before_the_first_byte() {
     run_in_namespace(
-        "store::odd::inside_a_file_system_with_a_limit",
+        "store::unusual_fs_tests::inside_a_file_system_with_a_limit",
         "dd if=/dev/zero of=/run/img bs=1M count=16 2>/dev/null; mkfs.ext4 -q -F -b 1024 -O ^extent,^64bit,^huge_file,^has_journal /run/img; \
          mount -o loop /run/img /mnt",
     );
@@ -186,7 +186,10 @@ fn inside_a_file_system_with_a_limit() {
 
 #[test]
 fn a_limit_of_the_process_is_known_before_the_first_byte() {
-    run_in_namespace("store::odd::inside_a_process_with_a_limit", "mount -t tmpfs tmpfs /mnt; ulimit -f 2048");
+    run_in_namespace(
+        "store::unusual_fs_tests::inside_a_process_with_a_limit",
+        "mount -t tmpfs tmpfs /mnt; ulimit -f 2048",
+    );
 }
 
 #[test]
@@ -199,25 +202,25 @@ fn inside_a_process_with_a_limit() {
 }
 
 #[test]
-fn fat_is_served_as_it_is() {
+fn fat_is_supported_within_its_limits() {
     let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if !known.contains("vfat") || !Path::new("/usr/sbin/mkfs.vfat").exists() {
         return eprintln!("skipped: no vfat in this kernel, or no mkfs.vfat (dosfstools)");
     }
     run_in_namespace(
-        "store::odd::inside_fat",
+        "store::unusual_fs_tests::inside_fat",
         "rm -f /run/img; /usr/sbin/mkfs.vfat -C /run/img 8192 >/dev/null; mount -o loop /run/img /mnt",
     );
 }
 
 #[test]
-#[ignore = "run by fat_is_served_as_it_is"]
+#[ignore = "run by fat_is_supported_within_its_limits"]
 fn inside_fat() {
     let Some(path) = namespace_file() else { return };
     let mut store = Store::open_suggested(Path::new("/mnt/Report: Q3?.pdf"), &urls()).unwrap().store;
     assert!(store.take_note().unwrap().contains("\"Report_ Q3_.pdf\""));
     let error = store.on_identified(Some(DataSize::from_mib(4096)), None).unwrap_err().to_string();
-    assert!(error.contains("FAT takes only files of less than 4 GiB"), "{error}");
+    assert!(error.contains("FAT stores only files smaller than 4 GiB"), "{error}");
     assert_eq!(complete_download(store), Path::new("/mnt/Report_ Q3_.pdf"));
     let mut store = Store::open(&path, &urls()).unwrap().store;
     identify_file(&mut store, 100);

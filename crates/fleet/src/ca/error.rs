@@ -55,7 +55,7 @@ pub enum CaError {
         owner: u32,
     },
     /// The permissions of a file or directory allow other users too much.
-    #[error("{0}: others than its owner may {action} it (mode {mode:04o}): chmod {required_mode:o} {0}", path.display())]
+    #[error("{0}: users other than its owner may {action} it (mode {mode:04o}): chmod {required_mode:o} {0}", path.display())]
     TooPermissive {
         /// The file or directory.
         path: PathBuf,

@@ -380,7 +380,7 @@ fn wrong_files_are_reported_by_name_and_keys_are_not_printed() {
     std::fs::copy(&pem, &other).unwrap();
     std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     assert!(message(&pem, &other, &pem).contains("other.key: it holds no PEM section of the expected kind"));
-    assert!(message(&pem, &pem, &pem).contains("ca.pem: others than its owner may read it"));
+    assert!(message(&pem, &pem, &pem).contains("ca.pem: users other than its owner may read it"));
     assert!(message(&key, &key, &pem).contains("ca.key: it holds no certificate"));
     assert!(message(&dir.join("absent"), &key, &pem).contains("absent: No such file"));
     assert!(!format!("{:?}", fleet.member("marline://edge/a")).contains("Pkcs8"));

@@ -144,7 +144,7 @@ impl LabFleet {
         let edge = FleetProcess::start("edge", self.folder(), &mut command, |command| lab.spawn(command))?;
         let edge = edge.wait_until_ready("listens on")?;
         self.edge = Some(if config.assignment == RelayAssignment::Fleet {
-            edge.wait_until_ready("has given")?
+            edge.wait_until_ready("has assigned")?
         } else {
             edge
         });

@@ -201,7 +201,7 @@ mod tests {
         let said = "marline: it listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through relay-2, assigned\n";
         assert_eq!(relay_in_use(said), Some("relay-2"));
         assert_eq!(relay_in_use(said.rsplit_once("marline").unwrap().0), Some("10.99.0.3"));
-        assert_eq!(relay_in_use("marline: new flows go directly, over one link: no relay can be had"), None);
+        assert_eq!(relay_in_use("marline: new flows go directly, over one link: no relay is available"), None);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(crate) struct ReproduceArgs {
     continues: bool,
     /// Print the tables of the kept results with their commits and machines; measure nothing. Give the --scale, --runs and
     /// --clients of the results.
-    #[arg(long, conflicts_with_all = ["sim", "quick", "go_on"])]
+    #[arg(long = "kept", conflicts_with_all = ["sim", "quick", "continues"])]
     uses_kept: bool,
     /// Print one JSON object per figure and line.
     #[arg(long)]

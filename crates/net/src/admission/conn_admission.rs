@@ -1,20 +1,20 @@
-//! Who uses the edge: how many flows there may be, in all and of one address, and who goes when there are too many.
+//! Limits the connections of a listener, in total and per client address, and chooses which one to evict.
 //!
-//! In: the address of a flow when it comes, and when it has gone. Out: whether it may come, and which one has to go for it.
-//!
-//! 1. One address has no more than its bound: one more of it is refused.
-//! 2. When all places are taken, the network that has the most loses one: the newest of that address in it that has the most. Where
-//!    that would only change who has the most, the address of one's own network that has the most loses its newest; and who has
-//!    the most himself is refused. A client that opens a thousand connections keeps nobody out, and what has run for longest runs on.
-//! 3. A network is an address of IPv4, or 64 bits of IPv6: all clients of a LAN have these in common, and one may make up as many
-//!    addresses as he likes. He takes places from no other network by that.
+//! 1. An address has at most `max_per_address` connections: further ones are refused.
+//! 2. At `max_total` connections, the network with the most connections loses one: the newest connection of the
+//!    busiest address in it. If the eviction would only change which network has the most, the busiest address in the
+//!    newcomer's own network loses its newest connection instead; if the newcomer itself is that address, it is
+//!    refused. A client that opens a thousand connections keeps no other client out, and the longest-running
+//!    connections continue.
+//! 3. A network is one IPv4 address or an IPv6 /64. All clients of a LAN share a /64, and a client can invent any
+//!    number of addresses in it. It takes no connections from other networks by that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::handshakes::client_network;
 
-/// Those that are here; `T` is what is needed to end one.
+/// The admitted connections; `T` is the handle that the caller needs to close one.
 #[derive(Debug)]
 pub struct ConnAdmission<T> {
     max_total: usize,
@@ -23,23 +23,23 @@ pub struct ConnAdmission<T> {
     count: usize,
     next_number: u64,
     by_address: BTreeMap<IpAddr, Vec<(u64, T)>>,
-    /// How many there are of each network.
+    /// Number of connections of each network.
     per_network: BTreeMap<IpAddr, usize>,
 }
 
-/// One of them.
+/// Identifies one admitted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionTicket {
     address: IpAddr,
     number: u64,
 }
 
-/// There is no room.
+/// The connection must be refused: a limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionDenied;
 
 impl<T> ConnAdmission<T> {
-    /// At most `room` connections in all and `room_of_one` of one address, at least one each.
+    /// At most `max_total` connections, and `max_per_address` for each address; both are at least one.
     pub fn new(max_total: usize, max_per_address: usize) -> Self {
         let (by_address, networks) = (BTreeMap::new(), BTreeMap::new());
         let (max_total, max_per_address) = (max_total.max(1), max_per_address.max(1));
@@ -54,16 +54,17 @@ impl<T> ConnAdmission<T> {
         }
     }
 
-    /// The bound of one address does not hold for the loopback: all programs of this host share it.
+    /// Exempts loopback addresses from the limit per address, because all programs of this host share them.
     #[must_use]
     pub fn exempting_loopback(self) -> Self {
         Self { is_loopback_exempt: true, ..self }
     }
 
-    /// One has come: its ticket for [`Guests::left`], and who has to go for it.
+    /// Admits a connection: returns its ticket for [`ConnAdmission::release`], and the handle of an evicted
+    /// connection.
     ///
     /// # Errors
-    /// The address has as many as it may have, or nobody has more than its network.
+    /// The address has reached its limit, or no other connection may be evicted for it (rule 2).
     pub fn admit(&mut self, from: IpAddr, handle: T) -> Result<(AdmissionTicket, Option<T>), AdmissionDenied> {
         let address = from.to_canonical();
         let is_exempt = self.is_loopback_exempt && address.is_loopback();
@@ -78,7 +79,7 @@ impl<T> ConnAdmission<T> {
         Ok((ticket, evicted))
     }
 
-    /// It has gone. One that had to go is no longer here, which is as well.
+    /// Removes a connection that has ended. If it was evicted before, nothing happens.
     pub fn release(&mut self, ticket: AdmissionTicket) {
         let Some(entries) = self.by_address.get_mut(&ticket.address) else { return };
         if let Some(at) = entries.iter().position(|(number, _)| *number == ticket.number) {
@@ -87,11 +88,13 @@ impl<T> ConnAdmission<T> {
         }
     }
 
-    /// Rule 2.
+    /// Evicts one connection in favor of `newcomer` (rule 2).
     fn evict(&mut self, newcomer: IpAddr) -> Result<T, AdmissionDenied> {
         let own_network = client_network(newcomer);
         let busiest =
             self.per_network.iter().max_by_key(|(_, count)| **count).map(|(network, count)| (*network, *count));
+        // The "+ 1" counts the newcomer: evicting from a network that would then have fewer than the newcomer's only
+        // swaps the two.
         let other = busiest
             .filter(|(network, count)| *network != own_network && *count > self.network_count(own_network) + 1);
         let victim = match other {
@@ -106,7 +109,7 @@ impl<T> ConnAdmission<T> {
         Ok(handle)
     }
 
-    /// The address of a network that has the most.
+    /// The address with the most connections in a network.
     fn busiest_address_in(&self, wanted_network: IpAddr) -> Option<IpAddr> {
         let of_network = self.by_address.iter().filter(|(address, _)| client_network(**address) == wanted_network);
         of_network.max_by_key(|(_, flows)| flows.len()).map(|(address, _)| *address)
@@ -144,19 +147,19 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_of_this_host_are_bounded_with_all_others_and_not_as_one_address() {
+    fn the_loopback_is_bounded_by_the_total_and_not_per_address() {
         let mut guests = ConnAdmission::new(4, 2).exempting_loopback();
         for n in 0..4 {
             guests.admit(parse_ip("127.0.0.1"), n).unwrap();
         }
         assert_eq!(guests.admit(parse_ip("127.0.0.1"), 4), Err(AdmissionDenied));
-        assert_eq!(guests.admit(parse_ip("10.0.0.1"), 5).unwrap().1, Some(3), "others find room beside them");
+        assert_eq!(guests.admit(parse_ip("10.0.0.1"), 5).unwrap().1, Some(3), "other addresses are admitted");
         guests.admit(parse_ip("10.0.0.1"), 6).unwrap();
         assert_eq!(guests.admit(parse_ip("10.0.0.1"), 7), Err(AdmissionDenied));
     }
 
     #[test]
-    fn one_address_has_no_more_than_its_bound() {
+    fn an_address_has_at_most_its_limit() {
         let mut guests = ConnAdmission::new(10, 2);
         let (first, _) = guests.admit(parse_ip("10.0.0.1"), 0).unwrap();
         guests.admit(parse_ip("10.0.0.1"), 1).unwrap();
@@ -168,22 +171,26 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_loses_his_newest() {
+    fn the_address_with_the_most_connections_loses_its_newest() {
         let mut guests = ConnAdmission::new(4, 4);
         for n in 0..4 {
             guests.admit(parse_ip("10.0.0.1"), n).unwrap();
         }
         assert_eq!(guests.admit(parse_ip("10.0.0.2"), 10).unwrap().1, Some(3));
-        assert_eq!(guests.admit(parse_ip("10.0.0.1"), 11), Err(AdmissionDenied), "he has the most himself");
+        assert_eq!(
+            guests.admit(parse_ip("10.0.0.1"), 11),
+            Err(AdmissionDenied),
+            "the newcomer has the most itself"
+        );
         assert_eq!(guests.admit(parse_ip("10.0.0.3"), 12).unwrap().1, Some(2));
-        // Two, one and one: nobody has more than one who comes would have.
+        // Two, one and one: no address has more than the newcomer would have.
         assert_eq!(guests.admit(parse_ip("10.0.0.2"), 13), Err(AdmissionDenied));
         assert_eq!(guests.admit(parse_ip("10.0.0.4"), 14).unwrap().1, Some(1));
         assert_eq!(guests.admit(parse_ip("10.0.0.5"), 15), Err(AdmissionDenied));
     }
 
     #[test]
-    fn one_client_of_ipv6_keeps_nobody_of_his_lan_out() {
+    fn an_ipv6_client_does_not_keep_others_of_its_lan_out() {
         let mut guests = ConnAdmission::new(4, 3);
         for n in 0..3 {
             guests.admit(parse_ip("fd00::1"), n).unwrap();
@@ -191,13 +198,13 @@ mod tests {
         assert_eq!(guests.admit(parse_ip("fd00::1"), 3), Err(AdmissionDenied));
         assert_eq!(guests.admit(parse_ip("fd00::2"), 4).unwrap().1, None);
         assert_eq!(guests.admit(parse_ip("fd00::3"), 5).unwrap().1, Some(2));
-        // Together they have the most, and of them the first.
+        // Together they have the most, and the first address has the most of them.
         assert_eq!(guests.admit(parse_ip("10.0.0.1"), 6).unwrap().1, Some(1));
         assert_eq!(guests.admit(parse_ip("fd00::4"), 7), Err(AdmissionDenied));
     }
 
     #[test]
-    fn made_up_addresses_of_one_network_take_nothing_from_others() {
+    fn invented_addresses_of_one_network_evict_no_other_network() {
         let mut guests = ConnAdmission::new(4, 4);
         guests.admit(parse_ip("10.0.0.1"), 0).unwrap();
         for n in 1..20 {
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_leaves_nothing_behind() {
+    fn released_connections_leave_no_entries() {
         let mut guests = ConnAdmission::new(10, 2);
         let came = ["fd00::1", "fd00::2", "::ffff:10.0.0.1", "10.0.0.1"]
             .map(|address| guests.admit(parse_ip(address), ()));

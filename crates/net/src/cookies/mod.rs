@@ -1,8 +1,8 @@
 //! Cookies that servers set, kept in memory for one run of a program or one player (RFC 6265).
 //!
-//! The crate `cookie_store` decides which cookie goes to which host, path and scheme. This module adds the bounds that it does
-//! not have: the number and length of cookies, the length of the `Cookie` field, and the list of public suffixes, so that a
-//! server below `co.uk` or `github.io` sets no cookie for its neighbours.
+//! The crate `cookie_store` decides which cookie is sent to which host, path and scheme. This module adds limits that
+//! it does not have: the number and length of cookies and the length of the `Cookie` field. It also applies the list
+//! of public suffixes, so that a server below `co.uk` or `github.io` cannot set cookies for its neighbors.
 
 mod netscape;
 
@@ -20,9 +20,10 @@ use url::{Host, Url};
 pub struct CookieJar(RefCell<CookieStore>);
 
 impl CookieJar {
-    /// Takes the `Set-Cookie` fields of a response to a request for this URL.
+    /// Stores the `Set-Cookie` fields of a response to a request for this URL.
     pub fn store_cookies(&self, url: &Url, lines: &[String]) {
-        // A field with a control character could not be sent back, nor could the cookies beside it.
+        // A field with a control character could not be sent back, and would make the other cookies of the request
+        // unsendable.
         let is_good =
             |line: &&String| line.len() <= MAX_COOKIE_LEN && !line.chars().any(|c| c.is_control() && c != '\t');
         for line in lines.iter().filter(is_good) {
@@ -40,7 +41,8 @@ impl CookieJar {
             return;
         }
         if store.iter_any().count() >= MAX_COOKIES {
-            // Servers that set this many are not worth a queue: those of other hosts are forgotten, and log in again.
+            // Servers that set this many cookies do not justify an eviction order: the cookies of all other hosts are
+            // dropped, and those hosts require a new login.
             let of_url_only: Vec<_> = of_url.into_iter().cloned().collect();
             let Ok(of_url_only) =
                 CookieStore::from_cookies(of_url_only.into_iter().map(Ok::<_, Infallible>), false);
@@ -50,8 +52,8 @@ impl CookieJar {
         let _ = store.insert_raw(cookie, url);
     }
 
-    /// Adds the cookies for a URL to the fields of a request. A cookie of the same name that is among the fields already takes
-    /// precedence.
+    /// Adds the cookies for a URL to the fields of a request. A cookie of the same name that the fields already
+    /// contain takes precedence.
     pub fn add_to_headers(&self, url: &Url, fields: &mut Vec<(HeaderName, HeaderValue)>) {
         let store = self.0.borrow();
         let mut cookies = store.matches(url);
@@ -81,8 +83,9 @@ impl CookieJar {
     }
 }
 
-/// The value of a `Set-Cookie` field as text. A cookie goes back byte for byte (RFC 6265 section 5.4), and some servers write
-/// Latin-1: where bytes are not UTF-8, each from 0x80 on stands as a character of a private range.
+/// The value of a `Set-Cookie` field as text. Cookies must be sent back byte for byte (RFC 6265 section 5.4), and
+/// some servers write Latin-1. If the bytes are not UTF-8, each byte from 0x80 on is represented by a character of a
+/// private range.
 pub(crate) fn cookie_text(value: &[u8]) -> Cow<'_, str> {
     let is_private = |c: char| (PRIVATE_BASE + 0x80..=PRIVATE_BASE + 0xff).contains(&u32::from(c));
     match std::str::from_utf8(value) {
@@ -97,7 +100,7 @@ pub(crate) fn cookie_text(value: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// What [`text_of`] was made of.
+/// The original bytes of a text from [`cookie_text`].
 fn cookie_bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for c in text.chars() {
@@ -120,8 +123,8 @@ fn append_pairs(field: &mut Vec<u8>, pairs: &[u8]) {
     field.extend(pairs);
 }
 
-/// The cookie as this host may set it. A public suffix as its domain is the host itself, or the cookie is refused (RFC 6265
-/// section 5.3, step 5).
+/// Applies the list of public suffixes to the cookie's domain. If the domain is a public suffix, the cookie is
+/// limited to the host itself, or refused if the host is another one (RFC 6265 section 5.3, step 5).
 fn restrict_domain(mut cookie: RawCookie<'static>, url: &Url) -> Option<RawCookie<'static>> {
     let Some(domain) = cookie.domain().map(|domain| domain.trim_start_matches('.')).filter(|name| !name.is_empty())
     else {
@@ -138,17 +141,17 @@ fn restrict_domain(mut cookie: RawCookie<'static>, url: &Url) -> Option<RawCooki
     Some(cookie)
 }
 
-/// For the fuzz targets alone.
+/// Entry points for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
-    /// What a jar writes that has read a file of cookies.
+    /// Reads a cookie file and writes it again.
     pub fn cookie_file(bytes: &[u8]) -> Option<String> {
         super::netscape::round_trip(bytes)
     }
 
     use super::{COOKIE, CookieJar, Url};
 
-    /// What a server at the first URL sets with these fields, as it is sent to each of the others.
+    /// Stores the fields that a server at the first URL sets, and returns what would be sent to each of the others.
     pub fn cookies(from: &Url, lines: &[String], targets: &[Url]) -> Vec<Option<Vec<u8>>> {
         let cookie_jar = CookieJar::default();
         cookie_jar.store_cookies(from, lines);
@@ -161,14 +164,14 @@ pub(crate) mod fuzzing {
     }
 }
 
-/// RFC 6265 section 6.1 asks for 50 of each domain, and for 4096 bytes of each.
+/// RFC 6265 section 6.1 requires at least 50 per domain, and 4096 bytes each.
 const MAX_PER_DOMAIN: usize = 50;
 const MAX_COOKIE_LEN: usize = 4096;
-/// chosen: ten servers that each set as many as they may; 2 MiB at most.
+/// chosen: ten servers that each set the maximum; 2 MiB in total.
 const MAX_COOKIES: usize = 500;
-/// Where the private range of [`text_of`] begins, less 0x80.
+/// Start of the private range of [`cookie_text`], minus 0x80.
 const PRIVATE_BASE: u32 = 0xf700;
-/// As curl: nginx and Apache httpd take 8 KiB for a field.
+/// As in curl: nginx and Apache httpd accept 8 KiB per field.
 const MAX_FIELD_LEN: usize = 8190;
 
 #[cfg(test)]
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_go_where_they_were_set_for() {
+    fn cookies_are_sent_to_the_hosts_they_were_set_for() {
         let lines =
             ["k=1; Path=/", "s=2; Secure", "d=3; Domain=example.com; Path=/", "p=4; Path=/y", "ü=ä; Path=/"];
         let jar = jar_after("https://a.example.com/x/m.m3u8", &lines);
@@ -206,12 +209,12 @@ mod tests {
         sorted.sort_unstable();
         assert_eq!(sorted, ["d=3", "k=1", "s=2", "ü=ä"]);
         assert!(!cookies_sent(&jar, "http://a.example.com/x/s.ts", None).unwrap().contains("s=2"));
-        // A port makes no other host (RFC 6265 section 8.5).
+        // Different ports are the same host (RFC 6265 section 8.5).
         assert!(cookies_sent(&jar, "https://a.example.com:8443/", None).unwrap().contains("k=1"));
     }
 
     #[test]
-    fn a_cookie_goes_back_byte_for_byte() {
+    fn a_cookie_is_sent_back_byte_for_byte() {
         let values: [&[u8]; 6] = [
             b"plain",
             "\u{e4}\u{a0}\u{1f600}".as_bytes(),
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn no_server_sets_cookies_for_others() {
+    fn a_server_cannot_set_cookies_for_unrelated_hosts() {
         for (from, domain, to) in [
             ("https://a.example.com/", "other.com", "https://other.com/"),
             ("https://a.example.com/", "com", "https://b.com/"),
@@ -264,7 +267,7 @@ mod tests {
             "http://h/",
             &["a=1; Path=/", "a=2; Path=/", "b=3; Path=/; Max-Age=99999999999999999999", "c=\r; Path=/"],
         );
-        // In either order: the store keeps none for cookies of one path.
+        // In either order: the store does not order cookies of equal paths.
         let both = cookies_sent(&jar, "http://h/", None);
         assert!(matches!(both.as_deref(), Some("a=2; b=3" | "b=3; a=2")), "{both:?}");
         for line in ["a=; Path=/; Max-Age=0", "b=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT"] {

@@ -1,9 +1,9 @@
-//! Cookies in a file, in Netscape's format, which curl, wget and browsers' extensions read and write.
+//! Reads and writes cookie files in Netscape's format, which curl, wget and browser extensions use.
 //!
-//! One cookie a line, with tabs between its fields: domain, whether hosts below it get it (`TRUE`), path, whether it needs TLS,
-//! when it expires (seconds since 1970; 0: with the session), name, value. `#HttpOnly_` before the domain marks a cookie
-//! that scripts do not see; other lines that begin with `#` are comments. Lines that are no cookie are skipped, as curl does. No
-//! line is repeated in a message, since it may hold a secret.
+//! One cookie per line, with tabs between the fields: domain, whether subdomains get the cookie (`TRUE`), path,
+//! whether it requires TLS, expiry (seconds since 1970; 0: end of the session), name, value. `#HttpOnly_` before the
+//! domain marks a cookie that is hidden from scripts. Other lines that begin with `#` are comments. Lines that are
+//! not cookies are skipped, as in curl. Messages never repeat a line, since it may contain a secret.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -17,15 +17,18 @@ use super::{CookieJar, cookie_bytes, cookie_text};
 use crate::private_file::create_log;
 
 impl CookieJar {
-    /// Adds the cookies of a file. Those that have expired are left out. The answer is the numbers of the lines that are no cookie.
+    /// Adds the cookies of a file, except expired ones. Returns the numbers of the lines that are not cookies.
     ///
     /// # Errors
-    /// The file cannot be read, is longer than 4 MiB, or has text and no cookie in it.
+    /// The file cannot be read, is longer than 4 MiB, or contains text and no cookie.
     pub fn load(&self, path: &Path) -> io::Result<Vec<usize>> {
         let mut bytes = Vec::new();
         File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > MAX_FILE_LEN {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long to be a file of cookies"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the file is too long for a cookie file (at most 4 MiB)",
+            ));
         }
         self.load_bytes(&bytes)
     }
@@ -41,20 +44,20 @@ impl CookieJar {
         }
         match skipped.first() {
             Some(first) if !has_cookies => {
-                let text = format!("line {first} is no cookie: a cookie has seven fields with tabs between them");
+                let text = format!("line {first} is not a cookie: a cookie has seven fields separated by tabs");
                 Err(io::Error::new(io::ErrorKind::InvalidData, text))
             }
             _ => Ok(skipped),
         }
     }
 
-    /// Whether the line is a cookie, and not a comment or empty; none: it is neither.
+    /// `true` for a cookie, `false` for a comment or an empty line, `None` for anything else.
     fn load_line(&self, line: &str, now: i64) -> Option<bool> {
         let line = line.strip_prefix("#HttpOnly_").map_or(line, str::trim_start);
         if line.trim().is_empty() || line.starts_with('#') {
             return Some(false);
         }
-        // Editors turn tabs into blanks.
+        // Some editors replace tabs by blanks.
         let fields: Vec<&str> = if line.contains('\t') {
             line.split('\t').take(7).collect()
         } else {
@@ -64,7 +67,7 @@ impl CookieJar {
             [domain, include_subdomains, path, secure, expires, name, value] => {
                 (domain, include_subdomains, path, secure, expires, name, value)
             }
-            // curl leaves out an empty value.
+            // curl omits the field of an empty value.
             [domain, include_subdomains, path, secure, expires, name] => {
                 (domain, include_subdomains, path, secure, expires, name, "")
             }
@@ -72,7 +75,7 @@ impl CookieJar {
         };
         let host = domain.trim_start_matches('.');
         let scheme = if secure.eq_ignore_ascii_case("true") { "https" } else { "http" };
-        // Some programs write a fraction, some a word for cookies of the session.
+        // Some programs write a fraction, and some a word for session cookies.
         let is_session = expires.eq_ignore_ascii_case("session") || expires.trim().is_empty();
         let expires: i64 = if is_session { 0 } else { expires.split('.').next()?.trim().parse().ok()? };
         let ipv6: Result<std::net::Ipv6Addr, _> = host.parse();
@@ -94,10 +97,10 @@ impl CookieJar {
         Some(true)
     }
 
-    /// Writes all cookies to a file, for its owner alone, in place of what it held.
+    /// Writes all cookies to a file that only its owner may read, replacing its content.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let mut file = create_log(path)?;
         file.write_all(&cookie_bytes(&self.to_netscape()))
@@ -135,7 +138,7 @@ impl CookieJar {
     }
 }
 
-/// The text that a jar writes which has read these bytes; none: they are no file of cookies.
+/// Reads cookies from these bytes and writes them again; `None`: they are not a cookie file.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn round_trip(bytes: &[u8]) -> Option<String> {
     let cookie_jar = CookieJar::default();
@@ -146,7 +149,7 @@ fn unix_now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed())
 }
 
-/// chosen: some hundred times what a browser keeps for the sites that one downloads from.
+/// chosen: about a hundred times what a browser keeps for the sites that a user downloads from.
 const MAX_FILE_LEN: u64 = 4 << 20;
 
 #[cfg(test)]
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_other_programs_is_understood() {
+    fn a_file_written_by_other_programs_is_read() {
         let jar = jar_from(
             "# Netscape HTTP Cookie File\n# comment\n\n\
             .example.com\tTRUE\t/\tFALSE\t0\tall\t1\n\
@@ -180,7 +183,7 @@ mod tests {
         let all = cookies_sent(&jar, "https://a.example.com/d/f").unwrap();
         assert!(["s=2; h=; all=1", "s=2; all=1; h="].contains(&all.as_str()), "{all}");
         assert_eq!(cookies_sent(&jar, "http://c.example.com/").as_deref(), Some("all=1"));
-        // Of equal paths the order does not matter.
+        // The order of cookies with equal paths does not matter.
         assert!(
             ["all=1; empty=", "empty=; all=1"]
                 .contains(&cookies_sent(&jar, "http://b.example.com/").unwrap().as_str())
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_cookies_are_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cookies");
         let first = CookieJar::default();
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_cookie_are_skipped() {
+    fn lines_that_are_not_cookies_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cookies");
         let text = b"\xef\xbb\xbfh.example\tFALSE\t/\tFALSE\tSession\ta\t1\n\
@@ -231,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cookie_is_named_without_its_text() {
+    fn a_line_that_is_not_a_cookie_is_reported_without_its_text() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cookies");
         for text in ["h\tFALSE\t/\tFALSE\tsoon\tsecret\tsecret\n", "secret=1; Path=/\n", "a\tb\n"] {
             std::fs::write(&path, format!("# comment\n{text}")).unwrap();
             let error = CookieJar::default().load(&path).unwrap_err().to_string();
-            assert!(error.starts_with("line 2 is no cookie") && !error.contains("secret"), "{error}");
+            assert!(error.starts_with("line 2 is not a cookie") && !error.contains("secret"), "{error}");
         }
     }
 }

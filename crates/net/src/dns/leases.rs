@@ -1,13 +1,14 @@
-//! The DNS servers of a link as DHCP clients and resolvconf leave them in files, where no service knows them.
+//! Finds the DNS servers of a link in files of DHCP clients and resolvconf, for systems without a service that knows
+//! them.
 //!
 //! | program | files |
 //! |---|---|
 //! | resolvconf, openresolv | `/run/resolvconf/interface/IF.*`, `/run/resolvconf/interfaces/IF*`, `/run/resolvconf/keys/IF*` |
 //! | dhcpcd | `/run/dhcpcd/hook-state/resolv.conf/IF.*`, `/run/dhcpcd/resolv.conf/IF.*` |
 //! | dhclient | `/var/lib/dhcp/dhclient*.leases`, `/var/lib/dhclient/dhclient*.leases` |
-//! | netifd of OpenWrt | `/tmp/resolv.conf.d/resolv.conf.auto` ([`netifd`]) |
+//! | netifd of OpenWrt | `/tmp/resolv.conf.d/resolv.conf.auto` (`netifd`) |
 //!
-//! A lease of dhclient stays in its file when it is over; it counts only while its address is one of the link's.
+//! An expired lease remains in dhclient's file. A lease counts only while its address is one of the link's.
 
 use std::fs;
 use std::net::IpAddr;
@@ -16,7 +17,7 @@ use super::netifd;
 use super::servers::SystemPaths;
 use crate::links::Interface;
 
-/// Files of one line for each server.
+/// Directories of files in the format of resolv.conf, with a `nameserver` line for each server.
 const RESOLV_CONF_DIRS: [&str; 5] = [
     "run/resolvconf/interface",
     "run/resolvconf/interfaces",
@@ -25,14 +26,14 @@ const RESOLV_CONF_DIRS: [&str; 5] = [
     "run/dhcpcd/resolv.conf",
 ];
 const DHCLIENT_DIRS: [&str; 2] = ["var/lib/dhcp", "var/lib/dhclient"];
-/// Chosen: more than any directory of these has.
+/// chosen: more files than any of these directories has.
 const MAX_FILES: usize = 256;
 
-/// The servers of the link, as words, in the files' order.
+/// The servers of the link as texts, in the order of the files.
 pub(super) fn server_texts(paths: &SystemPaths, link: &Interface) -> Vec<String> {
     let mut servers: Vec<String> = Vec::new();
     for directory in RESOLV_CONF_DIRS {
-        // `eth0.dhclient` is of eth0; `eth0.7.dhclient` is of the VLAN.
+        // `eth0.dhclient` belongs to eth0, and `eth0.7.dhclient` to the VLAN eth0.7.
         let of_link = |name: &str| match name.strip_prefix(link.name.as_str()) {
             Some("") => true,
             Some(suffix) => suffix.starts_with('.') && !suffix[1..].starts_with(|c: char| c.is_ascii_digit()),
@@ -62,7 +63,7 @@ fn file_names(paths: &SystemPaths, directory: &str) -> Vec<String> {
     names
 }
 
-/// The words behind `nameserver`.
+/// The words that follow `nameserver`.
 pub(super) fn nameservers(text: &str) -> impl Iterator<Item = String> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -70,7 +71,7 @@ pub(super) fn nameservers(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The servers of the last lease in the file that is of this link and its address (dhclient.leases(5)).
+/// The servers of the last lease in the file for this link and one of its addresses (dhclient.leases(5)).
 fn lease_servers(text: &str, link: &Interface) -> Vec<String> {
     let mut servers = Vec::new();
     for lease in text.split("lease {").skip(1) {
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn each_program_leaves_a_links_servers_where_it_does() {
+    fn servers_are_found_in_the_files_of_each_program() {
         let wwan = test_link("wwan0", 3, &["10.40.7.3/32"]);
         for path in [
             "run/resolvconf/interface/wwan0.dhclient",
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lease_of_the_links_own_address_counts() {
+    fn the_last_lease_with_an_address_of_the_link_is_used() {
         let wwan = test_link("wwan0", 3, &["10.40.7.3/24"]);
         let lease = |interface: &str, address: &str, servers: &str| {
             format!(
@@ -129,7 +130,7 @@ mod tests {
         let own = lease("wwan0", "10.40.7.3", "10.64.0.1,10.64.0.2");
         assert_eq!(file(&[lease("wwan0", "10.40.7.3", "10.9.9.9"), own.clone()]), ["10.64.0.1", "10.64.0.2"]);
         assert_eq!(file(&[own, lease("eth0", "10.40.7.3", "10.9.9.9")]), ["10.64.0.1", "10.64.0.2"]);
-        assert!(file(&[lease("wwan0", "10.40.7.99", "10.9.9.9")]).is_empty(), "a lease that is over");
+        assert!(file(&[lease("wwan0", "10.40.7.99", "10.9.9.9")]).is_empty(), "an expired lease");
         assert!(file(&["lease {".to_owned()]).is_empty() && file(&["}lease { interface".to_owned()]).is_empty());
     }
 }

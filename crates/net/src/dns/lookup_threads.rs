@@ -1,10 +1,11 @@
-//! Blocking look-ups, each on a thread of its own, and how many of them there may be.
+//! Runs blocking look-ups on threads of their own, and limits their number.
 //!
-//! The system's resolver can hang for half a minute, and takes a thread for as long. So there are only [`IN_ALL`] at
-//! once, for other hosts together [`OTHERS`], and for one of them [`OF_ONE`]: who asks for many names that hang
-//! holds up nobody else. A permit is returned when the look-up has really ended, however long ago its asker gave up.
+//! The system's resolver can hang for half a minute and blocks its thread for as long. So at most [`MAX_TOTAL`]
+//! look-ups run at a time, [`MAX_REMOTE`] for all remote hosts together, and [`MAX_PER_HOST`] for one of them. A host
+//! that requests many names that hang delays no other host. A permit is returned when the look-up has really ended,
+//! even if its requester gave up long before.
 //!
-//! Threads of the runtime were not used: the runtime waits for them when the program ends.
+//! Threads of the tokio runtime were not used: the runtime waits for them when the program exits.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::admission::client_network;
 
-/// The permits for look-ups.
+/// The permits for running look-ups.
 #[derive(Debug)]
 pub(super) struct LookupThreads {
     total_permits: Arc<Semaphore>,
@@ -33,7 +34,7 @@ impl Default for LookupThreads {
 }
 
 impl LookupThreads {
-    /// The result of blocking work, for another host where there is one; none: no thread can be had.
+    /// Runs blocking work, on behalf of a remote host if `requester` is given. `None`: no thread could be started.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         requester: Option<IpAddr>,
@@ -41,7 +42,8 @@ impl LookupThreads {
     ) -> Option<T> {
         let mut permits = Vec::with_capacity(3);
         if let Some(requester) = requester {
-            // The host's own first: while it waits for that it holds none that another one could use.
+            // The host's own permit comes first: while waiting for it, this task holds no permit that another host
+            // could use.
             permits.push(acquire_permit(&self.permits_of(client_network(requester))).await?);
             permits.push(acquire_permit(&self.remote_permits).await?);
         }
@@ -50,7 +52,7 @@ impl LookupThreads {
         let work = move || {
             let done = work();
             drop(permits);
-            // Whoever asked may have gone.
+            // The requester may have given up.
             drop(sender.send(done));
         };
         std::thread::Builder::new().name("resolver".to_owned()).stack_size(STACK_LEN).spawn(work).ok()?;
@@ -59,7 +61,7 @@ impl LookupThreads {
 
     fn permits_of(&self, host: IpAddr) -> Arc<Semaphore> {
         let mut hosts = self.host_permits.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody uses any more.
+        // Removes entries without users.
         hosts.retain(|_, permits| Arc::strong_count(permits) > 1);
         Arc::clone(hosts.entry(host).or_insert_with(|| Arc::new(Semaphore::new(MAX_PER_HOST))))
     }
@@ -69,12 +71,12 @@ async fn acquire_permit(semaphore: &Arc<Semaphore>) -> Option<OwnedSemaphorePerm
     Arc::clone(semaphore).acquire_owned().await.ok()
 }
 
-/// chosen: a page's worth of names for each of a household's devices.
+/// chosen: enough for the names of one page on each device of a household.
 const MAX_TOTAL: usize = 64;
-/// A quarter is left for this machine's own programs.
+/// A quarter is left for programs of this machine.
 const MAX_REMOTE: usize = 48;
 const MAX_PER_HOST: usize = 8;
-/// chosen: glibc's resolver needs less than half.
+/// chosen: glibc's resolver needs less than half of it.
 const STACK_LEN: usize = 256 * 1024;
 
 #[cfg(test)]
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_whose_names_hang_holds_up_nobody_else() {
+    fn a_host_whose_look_ups_hang_delays_no_other_host() {
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
         block_on(async {
@@ -112,7 +114,7 @@ mod tests {
             }
             let soon = Duration::from_secs(20);
             assert_eq!(timeout(soon, threads.run(host(2), || 5)).await.unwrap(), Some(5));
-            // All other hosts together leave some for this machine.
+            // All remote hosts together leave permits for this machine.
             for n in 0..100 {
                 let (threads, work) = (Arc::clone(&threads), hang());
                 asked.spawn(async move { threads.run(host(100 + n), work).await });
@@ -121,7 +123,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             assert_eq!(timeout(soon, threads.run(None, || 6)).await.unwrap(), Some(6));
-            // Whoever stops waiting gives nothing back before the look-up ends.
+            // A requester that gives up returns no permit before its look-up ends.
             asked.abort_all();
             while asked.join_next().await.is_some() {}
             assert_eq!(threads.remote_permits.available_permits(), 0);

@@ -1,23 +1,25 @@
-//! The DNS servers of a link on OpenWrt, whose netifd writes them down by logical interfaces (`wan`), not by devices (`eth1`, `pppoe-wan`).
+//! Finds the DNS servers of a link on OpenWrt, whose netifd records them by logical interface (`wan`), not by device
+//! (`eth1`, `pppoe-wan`).
 //!
-//! `/tmp/resolv.conf.d/resolv.conf.auto` has a section for each logical interface (`# Interface wan`), and `/etc/config/network` (UCI) says
-//! which device that has. netifd derives names of its own from both: `PROTOCOL-wan` for PPP and tunnels, `wan_4` and `wan_6` for the parts of
-//! an interface that a modem brings up. A modem is named by its control device, which sysfs knows.
+//! `/tmp/resolv.conf.d/resolv.conf.auto` has a section for each logical interface (`# Interface wan`), and
+//! `/etc/config/network` (UCI) names the device of each. netifd derives further names from both: `PROTOCOL-wan` for
+//! PPP and tunnels, and `wan_4` and `wan_6` for the parts of an interface that a modem brings up. A modem is
+//! identified by its control device, which sysfs maps to an interface.
 //!
-//! Servers of an interface that the configuration lacks count for the link by which the kernel's route to them leads. `ubus` was not used: it
-//! is a process for each look-up.
+//! Servers of a logical interface that the configuration lacks count for the link to which the kernel's route to them
+//! points. `ubus` was not used: it would start a process for each look-up.
 
 use super::leases::nameservers;
 use super::servers::{SystemPaths, is_routed_over};
 use crate::links::Interface;
 
-/// The second one is that of OpenWrt before 21.02.
+/// The second file is that of OpenWrt before 21.02.
 const RESOLV_CONF_AUTO: [&str; 2] = ["tmp/resolv.conf.d/resolv.conf.auto", "tmp/resolv.conf.auto"];
 const UCI_NETWORK: &str = "etc/config/network";
-/// Chosen: more than any router has.
+/// chosen: more logical interfaces than any router has.
 const MAX_INTERFACES: usize = 64;
 
-/// The servers of the link, as words, in the file's order.
+/// The servers of the link as texts, in the order of the file.
 pub(super) fn server_texts(paths: &SystemPaths, link: &Interface) -> Vec<String> {
     let Some(text) = RESOLV_CONF_AUTO.iter().map(|file| paths.read(file)).find(|text| !text.is_empty()) else {
         return Vec::new();
@@ -35,7 +37,7 @@ pub(super) fn server_texts(paths: &SystemPaths, link: &Interface) -> Vec<String>
     link_servers
 }
 
-/// The logical interfaces, each with its servers. What comes before the first one is of none.
+/// The logical interfaces in the file, each with its servers. Lines before the first section are ignored.
 fn sections(text: &str) -> Vec<(&str, Vec<String>)> {
     let mut sections: Vec<(&str, Vec<String>)> = Vec::new();
     for line in text.lines() {
@@ -66,7 +68,7 @@ fn uci_interfaces(text: &str) -> Vec<UciInterface<'_>> {
                     interfaces.push(UciInterface { name: words.next().unwrap_or_default(), devices: Vec::new() });
                 }
             }
-            // `ifname` is the older name, and may list several.
+            // `ifname` is the older option name, and may list several devices.
             (Some("option"), Some("device" | "ifname")) if is_interface => {
                 interfaces.last_mut().into_iter().for_each(|interface| interface.devices.extend(words.by_ref()));
             }
@@ -88,7 +90,7 @@ fn is_device_of(
     interface: &UciInterface<'_>,
     link: &Interface,
 ) -> bool {
-    // `@wan`: that of another logical interface.
+    // `@wan` means the device of another logical interface.
     let alias = interface.devices.iter().find_map(|device| device.strip_prefix('@'));
     let alias = alias.and_then(|name| interfaces.iter().find(|alias| alias.name == name));
     [Some(interface), alias].into_iter().flatten().any(|interface| {
@@ -98,7 +100,7 @@ fn is_device_of(
     })
 }
 
-/// Whether the link is that of a modem, which is named by its control device or by its place in sysfs.
+/// Whether the link belongs to a modem, which the configuration names by its control device or its sysfs path.
 fn is_modem(paths: &SystemPaths, device: &str, link: &Interface) -> bool {
     let class = paths.root.join("sys/class");
     if let Some(control) = device.strip_prefix("/dev/").filter(|control| !control.contains('/')) {
@@ -156,8 +158,12 @@ mod tests {
             assert_eq!(servers_of(file, "eth1", 3), ["192.168.1.1", "fe80::1%eth1"]);
             assert_eq!(servers_of(file, "pppoe-dsl", 4), ["62.1.1.1"], "a name that netifd derives");
             assert_eq!(servers_of(file, "wwan0", 5), ["10.64.0.1", "10.64.0.2"], "a modem by its control device");
-            assert_eq!(servers_of(file, "wwan1", 6), ["10.65.0.1"], "a modem by its place");
-            assert_eq!(servers_of(file, "usb0", 7), ["10.66.0.1"], "the kernel's route to the server leads there");
+            assert_eq!(servers_of(file, "wwan1", 6), ["10.65.0.1"], "a modem by its sysfs path");
+            assert_eq!(
+                servers_of(file, "usb0", 7),
+                ["10.66.0.1"],
+                "the kernel's route to the server uses this link"
+            );
             for other in ["eth9", "eth11", "eth", "br-lan", "lte_4"] {
                 assert_eq!(servers_of(file, other, 8), [""; 0], "{other}");
             }
@@ -166,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_as_netifd_does_gives_nothing() {
+    fn malformed_files_yield_no_servers() {
         assert_eq!(
             uci_interfaces(
                 "config\nconfig interface\n\toption device\noption\n\n config device x\n option ifname y"

@@ -1,12 +1,11 @@
-//! One server asked for one name over one link.
+//! Queries one DNS server for the addresses of one name over one link.
 //!
-//! In: the server, the device to bind to, the name, the families. Out: the addresses of both families, or why not.
-//!
-//! 1. Both questions go out at once from one socket with its own port and random numbers (RFC 5452 §4).
-//! 2. Once one family has answered with addresses the other gets 50 ms more (RFC 8305 §3).
-//! 3. Silence: the open questions are sent once more. A truncated answer is fetched over TCP (RFC 7766 §5). A server
-//!    that does not know EDNS is asked without (RFC 6891 §7).
-//! 4. Datagrams that answer something else are ignored, and do not end the waiting.
+//! 1. The queries for both address families are sent at once from one socket, with its own port and random IDs (RFC
+//!    5452 section 4).
+//! 2. After one family was answered with addresses, the other one gets 50 ms more (RFC 8305 section 3).
+//! 3. After a timeout, unanswered queries are sent once more. A truncated response is fetched over TCP (RFC 7766
+//!    section 5). A server that does not support EDNS is queried again without it (RFC 6891 section 7).
+//! 4. Datagrams that are not a response to a pending query are ignored and do not end the wait.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -21,32 +20,33 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::message::{FORMAT_ERROR, Family, NOT_IMPLEMENTED, Reply, question, reply};
 
-/// What a server gives for a name.
+/// The address records that a server returned for a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct AddressRecords {
     /// Addresses of both families, in the server's order; never empty.
     pub(super) addresses: Vec<IpAddr>,
-    /// How long that is true.
+    /// How long they may be cached.
     pub(super) ttl: Duration,
 }
 
-/// Why a server gives no address.
+/// Why a server returned no address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum QueryError {
-    /// It answers that there is no such name, or no address: another server of the link would say the same.
+    /// The server responded that the name or its addresses do not exist; another server of the link would respond the
+    /// same.
     NoAddress(String),
-    /// It did not answer, or cannot: another server might.
+    /// The server did not respond or reported a failure; another server might respond.
     ServerFailed(String),
 }
 
-/// chosen: how long each round waits. The first covers the slowest satellite's round trip; both together are shorter
-/// than a user's patience with a dead server (glibc: 5 s).
+/// chosen: how long each round waits. The first one covers the RTT of the slowest satellite link. Both together are
+/// shorter than glibc's timeout for an unresponsive server (5 s).
 const RETRY_TIMEOUTS: [Duration; 2] = [Duration::from_millis(800), Duration::from_millis(1200)];
 
-/// RFC 8305 §3, "Resolution Delay".
+/// The "Resolution Delay" of RFC 8305 section 3.
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
-/// A question that has no answer yet.
+/// A query that was not answered yet.
 struct PendingQuestion {
     family: Family,
     id: u16,
@@ -59,7 +59,7 @@ impl PendingQuestion {
     }
 }
 
-/// Asks the server, from this device if one is given.
+/// Queries the server, from a socket bound to `device` if one is given.
 pub(super) async fn query(
     server: SocketAddr,
     device: Option<&str>,
@@ -77,6 +77,7 @@ pub(super) async fn query(
         error: None,
     };
     let mut buffer = vec![0; 4096];
+    // Each round sends what is still unanswered. A received address shortens the wait for the other family.
     for round in RETRY_TIMEOUTS {
         for open in &talk.pending {
             talk.send(&socket, open).await.map_err(failed)?;
@@ -101,7 +102,7 @@ pub(super) async fn query(
     talk.records.ok_or_else(|| talk.error.filter(|_| talk.pending.is_empty()).unwrap_or_else(timed_out))
 }
 
-/// The state of one exchange.
+/// The state of one exchange with a server.
 struct QueryExchange<'a> {
     server: SocketAddr,
     device: Option<&'a str>,
@@ -114,17 +115,17 @@ struct QueryExchange<'a> {
 impl QueryExchange<'_> {
     async fn send(&self, socket: &UdpSocket, open: &PendingQuestion) -> io::Result<()> {
         let bytes = self.encode(open)?;
-        // A server that was closed a moment ago makes this fail, and the next round may succeed.
+        // A server that was just stopped makes this fail (ICMP error); the next round may succeed.
         socket.send(&bytes).await.map(|_| ())
     }
 
     fn encode(&self, open: &PendingQuestion) -> io::Result<Vec<u8>> {
         let invalid =
-            || io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` cannot be a host's name", self.name));
+            || io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` is not a valid host name", self.name));
         question(open.id, self.name, open.family, open.edns).ok_or_else(invalid)
     }
 
-    /// Takes a datagram; whether it answered a question.
+    /// Handles a datagram; returns whether it was a response to a pending query.
     async fn on_datagram(&mut self, socket: &UdpSocket, bytes: &[u8]) -> io::Result<bool> {
         let matching_reply = |open: &PendingQuestion| reply(bytes, open.id, self.name, open.family);
         let Some((at, parsed)) =
@@ -164,8 +165,11 @@ impl QueryExchange<'_> {
                 });
             }
             Reply::NoSuchName => {
-                self.error =
-                    Some(QueryError::NoAddress(format!("{}: no such name, says {}", self.name, self.server.ip())));
+                self.error = Some(QueryError::NoAddress(format!(
+                    "{}: no such name according to {}",
+                    self.name,
+                    self.server.ip()
+                )));
                 self.pending.clear();
             }
             Reply::Failure(code) => self.set_error(format!("response code {code}")),
@@ -177,7 +181,7 @@ impl QueryExchange<'_> {
         self.error = Some(QueryError::ServerFailed(format!("DNS server {}: {why}", self.server)));
     }
 
-    /// The same question over TCP.
+    /// Repeats the query over TCP.
     async fn over_tcp(&self, open: &PendingQuestion) -> io::Result<Reply> {
         let socket = if self.server.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.bind_device(self.device.map(str::as_bytes))?;
@@ -187,12 +191,12 @@ impl QueryExchange<'_> {
         stream.write_all(&framed).await?;
         let mut bytes = vec![0; usize::from(stream.read_u16().await?)];
         stream.read_exact(&mut bytes).await?;
-        let mismatch = || io::Error::new(io::ErrorKind::InvalidData, "it answers something else");
+        let mismatch = || io::Error::new(io::ErrorKind::InvalidData, "the response belongs to another query");
         reply(&bytes, open.id, self.name, open.family).ok_or_else(mismatch)
     }
 }
 
-/// A datagram socket that talks to this server only.
+/// A UDP socket that exchanges datagrams with this server only.
 fn udp_socket(server: SocketAddr, device: Option<&str>) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(server), Type::DGRAM, None)?;
     socket.set_nonblocking(true)?;
@@ -201,7 +205,7 @@ fn udp_socket(server: SocketAddr, device: Option<&str>) -> io::Result<UdpSocket>
     UdpSocket::from_std(socket.into())
 }
 
-/// A number that nobody can guess: std seeds its hash keys from the kernel's random source.
+/// An unpredictable number: the standard library seeds its hash keys from the kernel's random source.
 fn random_id() -> u16 {
     RandomState::new().build_hasher().finish() as u16
 }
@@ -218,13 +222,13 @@ mod tests {
     const A: u16 = 1;
     const AAAA: u16 = 28;
 
-    /// The type that a question asks for.
+    /// The record type of a query.
     fn question_type(question: &[u8]) -> u16 {
         let name = question[12..].iter().position(|b| *b == 0).unwrap();
         u16::from_be_bytes([question[13 + name], question[14 + name]])
     }
 
-    /// Asks a server that answers each datagram with those that the script makes of it, until the exchange ends.
+    /// Queries a server that responds to each datagram with those that `script` returns, until the exchange ends.
     fn query_scripted(
         families: &[Family],
         script: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send,
@@ -267,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_ignored_and_the_true_answer_is_awaited() {
+    fn forged_responses_are_ignored_and_the_real_one_is_awaited() {
         let result = query_scripted(&[Family::V4], |question| {
             let evil = |question: &[u8]| answer(question, 0, &[("", A, vec![6, 6, 6, 6])]);
             let mut other_id = question.to_vec();
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_that_stays_silent_does_not_hold_the_other() {
+    fn a_family_without_response_does_not_delay_the_other() {
         let result = query_scripted(&[Family::V4, Family::V6], |question| {
             if question_type(question) == AAAA { Vec::new() } else { vec![answer_v4(question)] }
         });
@@ -325,13 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_and_a_closed_one_are_failures_and_a_no_is_a_denial() {
+    fn timeouts_and_errors_are_failures_and_no_such_name_is_definitive() {
         let silent = query_scripted(&[Family::V4, Family::V6], |_| Vec::new()).unwrap_err();
         assert!(matches!(&silent, QueryError::ServerFailed(why) if why.ends_with("does not answer")), "{silent:?}");
         let broken = query_scripted(&[Family::V4], |question| vec![answer(question, 2, &[])]).unwrap_err();
         assert!(matches!(&broken, QueryError::ServerFailed(why) if why.ends_with("response code 2")), "{broken:?}");
         let no = query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 3, &[])]).unwrap_err();
-        assert_eq!(no, QueryError::NoAddress("edge.test: no such name, says 127.0.0.1".into()));
+        assert_eq!(no, QueryError::NoAddress("edge.test: no such name according to 127.0.0.1".into()));
         let empty =
             query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 0, &[])]).unwrap_err();
         assert_eq!(empty, QueryError::NoAddress("edge.test has no address that this link can use".into()));
@@ -342,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_edns_is_asked_without() {
+    fn a_server_without_edns_is_queried_without_it() {
         let result = query_scripted(&[Family::V4], |question| {
             let additional = question[11];
             vec![if additional == 1 { answer(question, FORMAT_ERROR.into(), &[]) } else { answer_v4(question) }]
@@ -350,9 +354,9 @@ mod tests {
         assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
     }
 
-    /// A scripted server that truncates over UDP, and answers over TCP with what the script makes of the question.
+    /// A scripted server that truncates over UDP, and responds over TCP with what `script` returns for the query.
     fn query_truncated(script: impl Fn(&[u8]) -> Vec<u8> + Send) -> Result<AddressRecords, QueryError> {
-        // The port that is free for one protocol may be taken for the other.
+        // A port that is free for one protocol may be in use for the other.
         let pairs = std::iter::repeat_with(|| {
             let server = Server::bind("127.0.0.1:0").ok()?;
             let listener = TcpListener::bind(server.local_addr().ok()?).ok()?;
@@ -373,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_answer_is_fetched_over_tcp() {
+    fn a_truncated_response_is_fetched_over_tcp() {
         let framed = |bytes: Vec<u8>| [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
         let whole = query_truncated(|question| framed(answer_v4(question)));
         assert_eq!(whole.unwrap().addresses, found(&["203.0.113.5"]));

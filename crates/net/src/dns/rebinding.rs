@@ -1,14 +1,16 @@
-//! Protection against DNS rebinding: a name that has led to the Internet does not lead to local networks later.
+//! Protects against DNS rebinding: a name that has resolved to a public address does not resolve to local networks
+//! later.
 //!
-//! A name's first answer says where its host is. Later answers, over whichever link, lead no further into local networks
-//! than that: otherwise a server could make this program send requests to the loopback, or to a router, by changing its own
-//! name. Once an answer over any link has a public address, the name is public. Local addresses beside public ones in an
-//! answer count for nothing.
+//! The first answer for a name fixes how local its host is. Later answers, over any link, may not be more local.
+//! Otherwise a server could make this program send requests to the loopback or to a router by changing its own name.
+//! Once an answer over any link contains a public address, the name is public. If an answer contains both, its local
+//! addresses are ignored.
 //!
-//! A company's or a household's name server gives private addresses for names that are public elsewhere ("split horizon").
-//! Such a name is public here if any link says so: that a server may mean it so on one link and attack on another cannot be
-//! told. Answers of `/etc/hosts` are not looked at. What is remembered ends when a link comes or goes ([`Names::forget`]), so
-//! a machine that is carried from one network to another finds what is meant there.
+//! The name server of a company or a household may return private addresses for names that are public elsewhere
+//! ("split horizon"). Such a name is public here if any link says so, because an intended local address cannot be
+//! distinguished from an attack. Answers from `/etc/hosts` are not checked. The records are dropped when a link
+//! appears or disappears ([`RebindingGuard::clear`]), so a machine that moves to another network resolves its names
+//! afresh.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::egress::AddressZone;
 
-/// Where names have led.
+/// The zones to which names have resolved.
 #[derive(Debug, Default)]
 pub(super) struct RebindingGuard {
     entries: BTreeMap<String, NameRecord>,
@@ -32,7 +34,7 @@ struct NameRecord {
 }
 
 impl RebindingGuard {
-    /// Those of the addresses that the name may mean, in their order. `zone` tells an address's zone.
+    /// Returns those addresses to which the name may resolve, in their order. `zone` returns the zone of an address.
     pub(super) fn filter(
         &mut self,
         now: Instant,
@@ -45,17 +47,19 @@ impl RebindingGuard {
         let is_public = zoned.iter().any(|(_, zone)| *zone == AddressZone::Internet);
         self.evict(now, name);
         let zones = || zoned.iter().map(|(_, zone)| *zone).collect();
+        // The first answer fixes the zones to which the name may resolve.
         let record = self
             .entries
             .entry(name.to_owned())
             .or_insert_with(|| NameRecord { last_seen: now, local_zones: zones() });
         record.last_seen = now;
+        // From now on only public addresses are permitted, including for this answer.
         if is_public {
             record.local_zones.clear();
         }
         let is_permitted = |zone: AddressZone| match zone {
             AddressZone::Internet => true,
-            // No further into local networks than any local address.
+            // A private address is not more local than any other local address.
             AddressZone::Private => !record.local_zones.is_empty(),
             AddressZone::LinkLocal | AddressZone::Metadata | AddressZone::Host => {
                 record.local_zones.contains(&zone)
@@ -64,7 +68,7 @@ impl RebindingGuard {
         zoned.into_iter().filter(|(_, zone)| is_permitted(*zone)).map(|(address, _)| address).collect()
     }
 
-    /// Links have changed: names may mean other places.
+    /// Drops all records: the links have changed, so names may resolve to other hosts.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
     }
@@ -79,16 +83,16 @@ impl RebindingGuard {
     }
 }
 
-/// chosen: longer than a page or a film is left open without asking for its name again.
+/// chosen: longer than a page or a film stays open without a new query for its name.
 const ENTRY_TTL: Duration = Duration::from_secs(6 * 3600);
-/// chosen: as many as a household's browsers ask for in a day.
+/// chosen: the names that a household's browsers request in a day.
 const MAX_NAMES: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What is left of each answer in turn.
+    /// The addresses that remain of each answer, in turn.
     fn filtered(answers: &[&[&str]]) -> Vec<Vec<String>> {
         let mut names = RebindingGuard::default();
         let now = Instant::now();
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_answer_local_addresses_beside_public_ones_do_not_count() {
+    fn local_addresses_beside_public_ones_are_ignored() {
         for local in LOCAL_ADDRESSES {
             for public in ["198.51.100.7", "2001:db9::5"] {
                 let both = filtered(&[&[local, public], &[local], &[public], &[local]]);
@@ -122,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_name_may_move_to_the_internet_and_not_back() {
+    fn a_local_name_may_become_public_and_not_local_again() {
         assert_eq!(
             filtered(&[&["127.0.0.1"], &["127.0.0.1"], &["198.51.100.7"], &["127.0.0.1"]])
                 .iter()
@@ -131,8 +135,8 @@ mod tests {
             [1, 1, 1, 0]
         );
         assert_eq!(filtered(&[&["10.0.0.1"], &["10.0.0.2"]])[1], ["10.0.0.2"]);
-        assert!(filtered(&[&["10.0.0.1"], &["127.0.0.1"]])[1].is_empty(), "no further than at first");
-        // One link's name server blocks the name, another's knows it.
+        assert!(filtered(&[&["10.0.0.1"], &["127.0.0.1"]])[1].is_empty(), "not more local than at first");
+        // The name server of one link blocks the name, and that of another knows it.
         assert_eq!(filtered(&[&["0.0.0.0"], &["10.0.0.2"]])[1], ["10.0.0.2"]);
     }
 
@@ -140,7 +144,7 @@ mod tests {
         ["127.0.0.1", "0.0.0.0", "::1", "169.254.169.254", "fe80::1", "192.168.1.1", "10.9.9.9", "fd00::1"];
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_number_of_records_is_bounded() {
         let (mut names, now) = (RebindingGuard::default(), Instant::now());
         for n in 0..MAX_NAMES as u64 + 10 {
             let at = now + Duration::from_millis(n);

@@ -1,4 +1,4 @@
-//! What a name resolves to, and who says so.
+//! The result of resolving a name, with its source, and the error if there is none.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,61 +6,62 @@ use std::net::IpAddr;
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use serde::Serialize;
 
-/// The addresses of a host.
+/// The addresses of a host, with their source.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Resolution {
-    /// In the order in which to try them (RFC 8305 §4), only of families that the link has. Never empty.
+    /// In the order in which to try them (RFC 8305 section 4), only of families that the link has. Never empty.
     pub addresses: Vec<IpAddr>,
-    /// Who gave them.
+    /// Where the addresses come from.
     pub source: AnswerSource,
 }
 
-/// Who gave the addresses of a host.
+/// Source of the addresses of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "source")]
 pub enum AnswerSource {
-    /// The host was an address.
+    /// The host was an address literal.
     Literal,
-    /// `/etc/hosts`, or the rule about `localhost` (RFC 6761 §6.3).
+    /// `/etc/hosts`, or the rule about `localhost` (RFC 6761 section 6.3).
     Hosts,
-    /// A server that systemd-resolved or systemd-networkd has for the link, asked over the link.
+    /// A server that systemd-resolved or systemd-networkd lists for the link, queried over the link.
     Resolved {
-        /// The server.
+        /// Address of the server.
         server: IpAddr,
-        /// The link.
+        /// Name of the link.
         link: String,
     },
-    /// A server that NetworkManager has for the link, asked over the link.
+    /// A server that NetworkManager lists for the link, queried over the link.
     NetworkManager {
-        /// The server.
+        /// Address of the server.
         server: IpAddr,
-        /// The link.
+        /// Name of the link.
         link: String,
     },
-    /// A server that a DHCP client or resolvconf has left for the link, asked over the link.
+    /// A server from the files of a DHCP client or resolvconf for the link, queried over the link.
     Lease {
-        /// The server.
+        /// Address of the server.
         server: IpAddr,
-        /// The link.
+        /// Name of the link.
         link: String,
     },
-    /// A server of `/etc/resolv.conf`, asked over the link.
+    /// A server in `/etc/resolv.conf`, queried over the link.
     ResolvConf {
-        /// The server.
+        /// Address of the server.
         server: IpAddr,
-        /// The link.
+        /// Name of the link.
         link: String,
     },
-    /// The system's own resolver, which was not asked over the link: the server may think of another place.
+    /// The system's own resolver. Its query does not use the link, so a CDN may have returned a node suited to
+    /// another link.
     System,
 }
 
 /// Why a name has no address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolveError {
-    /// In words, the name included.
+    /// The message for the user, including the name.
     pub message: String,
-    /// Somebody who should know says so. Otherwise nobody has answered, and the next try may do better.
+    /// An authority denies the name, so a retry is useless. `false`: no server answered, and a retry may succeed.
     pub is_definitive: bool,
 }
 
@@ -79,7 +80,7 @@ impl fmt::Display for AnswerSource {
             Self::NetworkManager { server, link } => write!(f, "NetworkManager's server {server} of {link}"),
             Self::Lease { server, link } => write!(f, "the server {server} of {link}'s lease"),
             Self::ResolvConf { server, link } => write!(f, "resolv.conf's server {server} over {link}"),
-            Self::System => f.write_str("the system's resolver, not asked over the link"),
+            Self::System => f.write_str("the system's resolver, not queried over the link"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Resolves a name for a link, by the rules of [the room](super).
+//! Resolves a name for a link, by the rules of the [module documentation](super).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -17,48 +17,50 @@ use super::{AnswerSource, Resolution, ResolveError, hosts};
 use crate::egress::{AddressZone, EgressPolicy};
 use crate::links::Interface;
 
-/// Resolves names, each for the link that will carry the connection. One for a whole run: it keeps what it learnt.
+/// Resolves names, each for the link that will carry the connection. One instance serves a whole run, because it
+/// caches results.
 #[derive(Debug, Default)]
 pub struct Resolver {
     paths: SystemPaths,
-    /// By name and the link's number (0: none): until when, and what.
+    /// By name and link index (0: no link): expiry and result.
     cache: Mutex<BTreeMap<(String, u32), (Instant, Resolution)>>,
-    /// By the link's number: until when, and the prefix of its NAT64.
+    /// By link index: expiry and the prefix of the link's NAT64.
     nat64_prefixes: Mutex<BTreeMap<u32, (Instant, Option<Nat64Prefix>)>>,
-    /// Where names have led.
+    /// The zones to which names have resolved.
     rebinding: Mutex<RebindingGuard>,
-    /// Look-ups by the system, and reads of its configuration.
+    /// Threads for look-ups by the system's resolver. Reads of its configuration have their own (`config_threads`).
     system_threads: LookupThreads,
     config_threads: LookupThreads,
 }
 
-/// chosen: a download that lasts longer asks again, so that an edge that moved is found.
+/// chosen: a longer download resolves again, so that it notices a CDN node that has moved.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// chosen: connections that open together share one answer, even where its time to live is zero.
+/// chosen: connections that open at the same time share one result, even if its time to live is zero.
 const MIN_TTL: Duration = Duration::from_secs(2);
-/// chosen: the system's resolver does not say how long its answers hold.
+/// chosen: the system's resolver does not report a time to live.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
-/// How many answers are kept. chosen: a few pages of a few browsers, over a few links.
+/// Maximum number of cached results. chosen: a few pages in a few browsers, over a few links.
 pub(super) const MAX_CACHED: usize = 2000;
-/// chosen: as the system's resolver has it, at most; each may take two seconds.
+/// chosen: at most as many as the system's resolver queries; each may take two seconds.
 const MAX_SERVERS: usize = 2;
-/// RFC 1035 §3.1, as text; a final dot may follow.
+/// RFC 1035 section 3.1, as text; a final dot may follow.
 const MAX_NAME_LEN: usize = 254;
 
 impl Resolver {
-    /// Reads the system's configuration when it is asked, not before.
+    /// Creates a resolver. It reads the system's configuration for each look-up.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A resolver for configuration at other places.
+    /// A resolver that reads its configuration below another root.
     #[cfg(test)]
     pub(super) fn with_paths(paths: SystemPaths) -> Self {
         Self { paths, ..Self::default() }
     }
 
-    /// As [`resolve_for`](Self::resolve_for), for a connection with this right. Where that is restricted, the prefix of the link's NAT64 is learnt before,
-    /// so that an address behind it counts as what it translates to ([`reach`](crate::egress)).
+    /// Like [`resolve_for`](Self::resolve_for), for a connection with this egress policy. If the policy is
+    /// restricted, the prefix of the link's NAT64 is discovered first, so that an address behind it counts as the
+    /// IPv4 address to which it translates ([`egress`](crate::egress)).
     ///
     /// # Errors
     /// As [`resolve_for`](Self::resolve_for).
@@ -76,17 +78,17 @@ impl Resolver {
             && egress.is_restricted()
             && resolution.addresses.iter().any(may_be_translated)
         {
-            // A link whose servers are silent has no NAT64 that anybody could use.
+            // If the link's servers do not respond, no NAT64 of this link can be used either.
             let _ = tokio::time::timeout(timeout, self.nat64_prefix(egress.requester(), link)).await;
         }
         Ok(resolution)
     }
 
-    /// The addresses of `host` as seen from `link`; from the machine as a whole where there is none. IPv6 literals
-    /// may wear brackets. `asker`: another host that asks, which then holds up nobody else.
+    /// Resolves `host` for `link`, or for the machine as a whole without a link. IPv6 literals may have brackets.
+    /// `requester` is the remote host that sent the request, if any; its look-ups delay no other host.
     ///
     /// # Errors
-    /// When the name has no address that the link can reach, or no server answers in time.
+    /// The name has no address that the link can reach, or no server responds in time.
     pub async fn resolve_for(
         &self,
         requester: Option<IpAddr>,
@@ -101,7 +103,7 @@ impl Resolver {
             return non_empty_resolution(addresses.map_err(|_| timed_out())?, AnswerSource::Literal, host);
         }
         if host.len() > MAX_NAME_LEN {
-            return Err(definitive_error("a name of more than 253 letters is none".to_owned()));
+            return Err(definitive_error("the host name is longer than 253 characters".to_owned()));
         }
         let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         let key = (name.clone(), link.map_or(0, |link| link.index));
@@ -113,13 +115,15 @@ impl Resolver {
         let (resolution, ttl) = timeout_at(deadline, self.look_up(requester, &name, link))
             .await
             .unwrap_or_else(|_| Err(timed_out()))?;
+        // The name may be public although this link's server says otherwise, so the guard comes before the cache.
         let resolution = self.filter_rebinding(&name, resolution)?;
         let mut cache = self.lock_cache();
         cache.retain(|_, (expires_at, _)| Instant::now() < *expires_at);
         if resolution.addresses.iter().any(|address| AddressZone::of(*address) == AddressZone::Internet) {
-            // What another link has answered before may be local, and is judged again.
+            // A cached result of another link may be local; it must be checked again now that the name is public.
             cache.retain(|(cached_name, _), _| *cached_name != name);
         }
+        // The cache is bounded; the entry that expires first makes space.
         if cache.len() >= MAX_CACHED {
             let first_to_expire =
                 cache.iter().min_by_key(|(_, (expires_at, _))| *expires_at).map(|(key, _)| key.clone());
@@ -129,7 +133,7 @@ impl Resolver {
         Ok(resolution)
     }
 
-    /// The answer without addresses that the name cannot mean ([`Names`]).
+    /// Removes addresses to which the name may not resolve ([`RebindingGuard`]).
     fn filter_rebinding(&self, name: &str, mut resolution: Resolution) -> Result<Resolution, ResolveError> {
         if resolution.source == AnswerSource::Hosts {
             return Ok(resolution);
@@ -139,36 +143,37 @@ impl Resolver {
         resolution.addresses = names.filter(Instant::now(), name, resolution.addresses, AddressZone::of);
         match (before.first(), resolution.addresses.is_empty()) {
             (Some(address), true) => Err(definitive_error(format!(
-                "{name} leads to {address} now, {}, and led to the Internet before: refused (DNS rebinding)",
+                "{name} now resolves to {address}, {}, and resolved to a public address before: refused (DNS rebinding)",
                 AddressZone::of(*address).name()
             ))),
             _ => Ok(resolution),
         }
     }
 
-    /// Forgets all answers: to be called when links may have changed.
+    /// Drops all cached results; to be called when links may have changed.
     pub fn clear_cache(&self) {
         self.lock_cache().clear();
         self.lock_prefixes().clear();
     }
 
-    /// Forgets where names have led as well: to be called when a link has come or gone, and with it a network.
+    /// Also drops the zones to which names have resolved; to be called when a link, and with it a network, has
+    /// appeared or disappeared.
     pub fn clear_all(&self) {
         self.clear_cache();
         self.rebinding.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn lock_cache(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, u32), (Instant, Resolution)>> {
-        // The map is whole whoever panicked: nothing that can panic runs under the lock.
+        // The map is consistent even after a panic: nothing that can panic runs under the lock.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_prefixes(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, (Instant, Option<Nat64Prefix>)>> {
-        // As `known`.
+        // As in `lock_cache`.
         self.nat64_prefixes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer and how long it lasts.
+    /// Resolves a name without the cache; returns the result and how long to cache it.
     async fn look_up(
         &self,
         requester: Option<IpAddr>,
@@ -188,6 +193,8 @@ impl Resolver {
             for (source, server) in self.link_servers(requester, link).await {
                 match self.query_server(source, server, name, link, &families).await {
                     Ok(resolution) => return Ok(resolution),
+                    // All servers of the link would respond the same. A link with only IPv6 may still reach IPv4
+                    // addresses by NAT64.
                     Err(QueryError::NoAddress(text)) => {
                         if let Some(resolution) = self.query_nat64(requester, (source, server), name, link).await {
                             return Ok(resolution);
@@ -200,7 +207,7 @@ impl Resolver {
             }
         }
         let resolution = self.query_system(requester, name, Some(link)).await;
-        // What the link's own servers said tells more than the system's "no".
+        // The errors of the link's own servers are more informative than the system's.
         resolution.map_err(|system_error| why.unwrap_or(system_error))
     }
 
@@ -223,10 +230,10 @@ impl Resolver {
     }
 }
 
-/// Addresses of IPv4 over links that have only IPv6.
+/// IPv4 addresses over links that have only IPv6.
 impl Resolver {
-    /// Those that the link can reach by their family; this machine itself always. If there are none, those of the link's
-    /// NAT64.
+    /// The addresses whose family the link has; loopback addresses are always included. If there are none, the IPv4
+    /// addresses as translated by the link's NAT64.
     async fn reachable_over(
         &self,
         requester: Option<IpAddr>,
@@ -239,7 +246,7 @@ impl Resolver {
         if direct.is_empty() { self.translate_nat64(requester, addresses, link).await } else { direct }
     }
 
-    /// IPv4 addresses as the link's NAT64 serves them; nothing if the link has IPv4 itself, or no NAT64.
+    /// IPv4 addresses as translated by the link's NAT64; empty if the link has IPv4 itself or no NAT64.
     async fn translate_nat64(
         &self,
         requester: Option<IpAddr>,
@@ -257,7 +264,8 @@ impl Resolver {
         addresses.into_iter().filter_map(to_ipv6).collect()
     }
 
-    /// The prefix of the link's NAT64 (RFC 7050), from the link's servers; from the system's resolver if it has none.
+    /// The prefix of the link's NAT64 (RFC 7050), from the link's servers, or from the system's resolver if it has no
+    /// servers.
     async fn nat64_prefix(&self, requester: Option<IpAddr>, link: &Interface) -> Option<Nat64Prefix> {
         if let Some((expires_at, prefix)) = self.lock_prefixes().get(&link.index)
             && Instant::now() < *expires_at
@@ -278,7 +286,7 @@ impl Resolver {
             let result = self.system_addresses(requester, nat64::WELL_KNOWN_NAME).await;
             prefix = result.ok().and_then(|addresses| Nat64Prefix::discover(&addresses));
         }
-        tracing::debug!(link = %link.name, ?prefix, "looked for a NAT64");
+        tracing::debug!(link = %link.name, ?prefix, "NAT64 discovery finished");
         if let Some(prefix) = prefix {
             prefix.register();
         }
@@ -286,7 +294,7 @@ impl Resolver {
         prefix
     }
 
-    /// The IPv4 addresses of a name that has no others, as the link's NAT64 serves them.
+    /// The IPv4 addresses of a name without IPv6 addresses, as translated by the link's NAT64.
     async fn query_nat64(
         &self,
         requester: Option<IpAddr>,
@@ -305,8 +313,8 @@ impl Resolver {
 }
 
 impl Resolver {
-    /// Whether the link's own name servers give names over it; none: no server of the link is known. They are asked for a name that all
-    /// servers know.
+    /// Whether one of the link's own name servers responds over it; `None`: no server of the link is known. The query
+    /// is for a name that all servers know.
     pub async fn can_resolve_over(&self, link: &Interface) -> Option<bool> {
         let servers = self.link_servers(None, link).await;
         for (_, server) in servers.iter().take(MAX_SERVERS) {
@@ -318,8 +326,9 @@ impl Resolver {
         (!servers.is_empty()).then_some(false)
     }
 
-    /// What the servers that can be asked over the link give for a name, whatever it is: neither the system's resolver nor where the name has
-    /// led before counts. None: they give nothing. For requests that trust no answer.
+    /// Resolves a name by the servers that can be queried over the link only. Neither the system's resolver nor the
+    /// rebinding guard is used, so the result is for requests that do not trust it. `None`: the servers return no
+    /// address.
     pub async fn query_link_servers(&self, name: &str, link: &Interface) -> Option<Resolution> {
         let families = link_families(link);
         for (source, server) in self.link_servers(None, link).await.into_iter().take(MAX_SERVERS) {
@@ -332,12 +341,12 @@ impl Resolver {
         None
     }
 
-    /// Whether a service of this machine names servers of this link, and not `/etc/resolv.conf` alone.
+    /// Whether a service of this machine lists servers of this link, not only `/etc/resolv.conf`.
     pub async fn has_link_servers(&self, link: &Interface) -> bool {
         self.link_servers(None, link).await.first().is_some_and(|(source, _)| *source != ServerSource::ResolvConf)
     }
 
-    /// The servers that can be asked over the link.
+    /// The servers that can be queried over the link.
     async fn link_servers(&self, requester: Option<IpAddr>, link: &Interface) -> Vec<(ServerSource, SocketAddr)> {
         let (paths, interface) = (self.paths.clone(), link.clone());
         let server_groups =
@@ -348,7 +357,7 @@ impl Resolver {
             .collect()
     }
 
-    /// The system's own resolver, and those of its addresses that the link can reach.
+    /// Queries the system's own resolver; returns those addresses that the link can reach.
     async fn query_system(
         &self,
         requester: Option<IpAddr>,
@@ -363,7 +372,7 @@ impl Resolver {
         non_empty_resolution(addresses, AnswerSource::System, name).map(|resolution| (resolution, SYSTEM_TTL))
     }
 
-    /// All addresses that the system's own resolver has for a name.
+    /// All addresses that the system's own resolver returns for a name.
     async fn system_addresses(&self, requester: Option<IpAddr>, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
         let owned_name = name.to_owned();
         let look_up = move || Ok((owned_name.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect());
@@ -373,7 +382,7 @@ impl Resolver {
     }
 }
 
-/// The host as an address, if it is one.
+/// Parses a host that is an address literal.
 fn parse_literal(host: &str) -> Result<Option<IpAddr>, ResolveError> {
     let unbracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     if unbracketed.contains('%') {
@@ -384,7 +393,7 @@ fn parse_literal(host: &str) -> Result<Option<IpAddr>, ResolveError> {
     Ok(unbracketed.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
 }
 
-/// Those that the link has.
+/// The address families that the link has.
 fn link_families(link: &Interface) -> Vec<Family> {
     let candidates = [(link.has_v4(), Family::V4), (link.has_v6(), Family::V6)];
     candidates.into_iter().filter(|(has, _)| *has).map(|(_, family)| family).collect()
@@ -394,13 +403,13 @@ fn is_v6_only(link: &Interface) -> bool {
     link.has_v6() && !link.has_v4()
 }
 
-/// Whether name servers of the Internet can know the name: single words belong to search domains, `.local` to mDNS
-/// (RFC 6762 §3).
+/// Whether public name servers can know the name: single words belong to search domains, and `.local` to mDNS (RFC
+/// 6762 section 3).
 fn is_public_name(name: &str) -> bool {
     name.contains('.') && !name.ends_with(".local")
 }
 
-/// The two families in turn, the better one first (RFC 8305 §4), without doubles.
+/// Alternates the two families, the preferred one first (RFC 8305 section 4), without duplicates.
 fn interleave(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
     let (to_ipv6, four): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv6);
     let (mut first, mut second) = if link.has_public_v6() { (to_ipv6, four) } else { (four, to_ipv6) };
@@ -427,8 +436,9 @@ fn non_empty_resolution(
     Ok(Resolution { addresses, source })
 }
 
-/// What the system's resolver means. std gives its words only, which are never translated here: nobody has set a
-/// locale (`gai_strerror` of glibc for EAI_NONAME and EAI_NODATA, then of musl).
+/// Interprets an error of the system's resolver. The standard library provides only its message, which is not
+/// translated here because no locale is set. The texts are those of EAI_NONAME and EAI_NODATA (`gai_strerror`) in
+/// glibc and musl.
 fn system_error(name: &str, error: &std::io::Error) -> ResolveError {
     let words = error.to_string();
     let not_found_texts = [
@@ -438,7 +448,7 @@ fn system_error(name: &str, error: &std::io::Error) -> ResolveError {
         "Name has no usable address",
     ];
     if not_found_texts.iter().any(|phrase| words.ends_with(phrase)) {
-        return definitive_error(format!("{name}: no such name, says the system's resolver"));
+        return definitive_error(format!("{name}: no such name according to the system's resolver"));
     }
     let reason = words.strip_prefix("failed to lookup address information: ").unwrap_or(&words);
     transient_error(format!("{name}: {reason}"))

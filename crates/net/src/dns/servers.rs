@@ -1,13 +1,13 @@
-//! The DNS servers of a link, as the machine's network services know them.
+//! Finds the DNS servers of a link in the records of this machine's network services.
 //!
-//! In: a link, the file system and the system's bus. Out: the servers in order, with the service that named them.
-//!
-//! 1. The first service that knows any server of the link counts alone: systemd-resolved or systemd-networkd (their
-//!    files, then the bus), NetworkManager, the files of DHCP clients, resolvconf ([`super::leases`]) and OpenWrt
-//!    ([`super::netifd`]), `/etc/resolv.conf`.
-//! 2. Servers on the loopback, and those of a family that the link lacks, cannot be asked over it.
-//! 3. Servers of `/etc/resolv.conf` with a private address count only on the link whose subnet they are in, or by which
-//!    the kernel's route to them leads: a provider's server may be beyond the subnet, and nowhere but on its own link.
+//! 1. Only the first service that lists a server of the link is used: systemd-resolved or systemd-networkd (their
+//!    files, then D-Bus), NetworkManager, the files of DHCP clients and resolvconf (`super::leases`) and of OpenWrt
+//!    (`super::netifd`), `/etc/resolv.conf`.
+//! 2. Servers on the loopback, and those of a family that the link lacks, cannot be queried over the link and are
+//!    omitted.
+//! 3. Servers in `/etc/resolv.conf` with a private address count only for the link whose subnet contains them, or to
+//!    which the kernel's route to them points: a provider's server may be outside the subnet, and reachable only over
+//!    its own link.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -17,14 +17,14 @@ use std::time::Duration;
 use super::{AnswerSource, leases};
 use crate::links::{Bus, BusValue, Interface, route_interface};
 
-/// Where the machine keeps its configuration.
+/// Where the configuration of the machine is found; tests use other locations.
 #[derive(Clone, Debug)]
 pub(super) struct SystemPaths {
     /// The root of the file system.
     pub(super) root: PathBuf,
-    /// The port that servers listen on unless they say another.
+    /// The port of servers that specify none.
     pub(super) dns_port: u16,
-    /// The link by which the kernel's route to an address leads.
+    /// Returns the index of the interface of the kernel's route to an address.
     pub(super) route_lookup: fn(IpAddr) -> Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl SystemPaths {
     }
 }
 
-/// Who named a server.
+/// The service that listed a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ServerSource {
     SystemdResolved,
@@ -66,7 +66,7 @@ impl ServerSource {
     }
 }
 
-/// The servers that can be asked over the link. Blocks for at most 200 ms.
+/// The servers that can be queried over the link, with the service that listed them. Blocks for at most 200 ms.
 pub(super) fn link_servers(paths: &SystemPaths, link: &Interface) -> Option<(ServerSource, Vec<SocketAddr>)> {
     let mut bus = None;
     for source in [
@@ -76,7 +76,8 @@ pub(super) fn link_servers(paths: &SystemPaths, link: &Interface) -> Option<(Ser
         ServerSource::ResolvConf,
     ] {
         let mut servers = match source {
-            // Services name links by number and name, and an emulated one has both in a network of its own.
+            // These services identify links by index and name, and an emulated link has both in a namespace of its
+            // own.
             ServerSource::SystemdResolved | ServerSource::NetworkManager | ServerSource::DhcpLease
                 if link.emulated =>
             {
@@ -102,7 +103,7 @@ fn is_reachable(server: IpAddr, link: &Interface) -> bool {
     match server {
         _ if server.is_loopback() || server.is_unspecified() => false,
         IpAddr::V4(_) => link.has_v4(),
-        // A router's link-local address can be asked from one, which every interface with IPv6 has.
+        // A router's link-local address can be queried from the link-local address that each IPv6 interface has.
         IpAddr::V6(server) => server.is_unicast_link_local() || link.has_v6() || link.is_on_subnet(server.into()),
     }
 }
@@ -148,7 +149,7 @@ fn query_network_manager(paths: &SystemPaths, link: &Interface, bus: &mut Bus) -
     let device = bus.call(SERVICE, path, SERVICE, "GetDeviceByIpIface", &[&link.name]).ok()?;
     let device = device.first()?.as_text()?.to_owned();
     let mut servers = Vec::new();
-    // IPv4's list of numbers is deprecated, IPv6's list of bytes is not.
+    // For IPv4 the list of numbers is deprecated; for IPv6 the list of bytes is not.
     for (family, property) in [("IP4Config", "NameserverData"), ("IP6Config", "Nameservers")] {
         let config = format!("Ip{}Config", &family[2..3]);
         let Ok(config) = bus.property(SERVICE, &device, DEVICE, &config) else { continue };
@@ -162,7 +163,7 @@ fn query_network_manager(paths: &SystemPaths, link: &Interface, bus: &mut Bus) -
     Some(servers)
 }
 
-/// The value of this key in a dictionary.
+/// The value of a key in a dictionary.
 fn dict_entry<'a>(dictionary: &'a BusValue, key: &str) -> Option<&'a BusValue> {
     dictionary.as_list().iter().find_map(|entry| match entry.as_list() {
         [name, value] if name.as_text() == Some(key) => Some(value),
@@ -176,17 +177,17 @@ fn resolv_conf_servers(paths: &SystemPaths, link: &Interface) -> Vec<SocketAddr>
     servers.filter(|server| !is_private(server.ip()) || is_reached_over(paths, link, server.ip())).collect()
 }
 
-/// Whether the server is in the link's subnet, or the kernel's route to it leads over the link.
+/// Whether the server is in the link's subnet, or the kernel's route to it uses the link.
 fn is_reached_over(paths: &SystemPaths, link: &Interface, server: IpAddr) -> bool {
     link.is_on_subnet(server) || (paths.route_lookup)(server) == Some(link.index)
 }
 
-/// The same for a server in the services' notation.
+/// Like [`is_reached_over`], for a server in the notation of the services.
 pub(super) fn is_routed_over(paths: &SystemPaths, link: &Interface, server_text: &str) -> bool {
     parse_server(paths, link, server_text).is_some_and(|server| is_reached_over(paths, link, server.ip()))
 }
 
-/// Whether the address means another machine on each network.
+/// Whether the address can belong to different machines on different networks.
 fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => {
@@ -196,9 +197,9 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// The one connection to the bus.
+/// Returns the D-Bus connection; the first call opens it.
 fn bus_connection<'a>(paths: &SystemPaths, bus: &'a mut Option<Bus>) -> Option<&'a mut Bus> {
-    /// chosen: as for the question about cost; a name must not wait longer for a broken bus.
+    /// chosen: as for metered links; a name look-up must not wait longer for a broken bus.
     const BUS_TIMEOUT: Duration = Duration::from_millis(200);
     if bus.is_none() {
         let socket = paths.root.join("run/dbus/system_bus_socket");
@@ -207,8 +208,8 @@ fn bus_connection<'a>(paths: &SystemPaths, bus: &'a mut Option<Bus>) -> Option<&
     bus.as_mut()
 }
 
-/// A server in the services' notation: `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`, `fe80::1%wlan0`, and with
-/// `#name` behind it for TLS.
+/// Parses a server in the notation of the services: `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`,
+/// `fe80::1%wlan0`, optionally followed by `#name` for TLS.
 fn parse_server(paths: &SystemPaths, link: &Interface, server_text: &str) -> Option<SocketAddr> {
     let server_text = server_text.split('#').next()?;
     let (server_text, zone) = server_text.split_once('%').unwrap_or((server_text, link.name.as_str()));
@@ -221,14 +222,14 @@ fn parse_server(paths: &SystemPaths, link: &Interface, server_text: &str) -> Opt
     server_text.parse().ok()
 }
 
-/// A server as the bytes of its address.
+/// Converts the bytes of a server's address.
 fn server_from_bytes(paths: &SystemPaths, link: &Interface, bytes: &[u8]) -> Option<SocketAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
     v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
         .map(|address| server_socket_addr(paths, link, address))
 }
 
-/// The server's socket address; a link-local one means a neighbour on this link.
+/// The server's socket address; a link-local one gets the index of this link as its scope.
 fn server_socket_addr(paths: &SystemPaths, link: &Interface, address: IpAddr) -> SocketAddr {
     let scope = |a: Ipv6Addr| if a.is_unicast_link_local() { link.index } else { 0 };
     match address {
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_service_that_knows_a_server_counts() {
+    fn only_the_first_service_that_lists_a_server_is_used() {
         let wifi = test_link("wlan0", 3, &["192.168.1.20/24"]);
         let resolved =
             ("run/systemd/resolve/netif/3", "# private\nLLMNR=yes\nSERVERS=192.168.1.1 9.9.9.9:5353#tls.example\n");
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(
             servers_of(&[("run/systemd/netif/links/4", "DNS=192.168.1.2\n")], &wifi),
             None,
-            "another link's"
+            "a file of another link"
         );
         assert_eq!(servers_of(&[], &wifi), None);
         let emulated = Interface { emulated: true, ..wifi };
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_providers_server_is_asked_over_its_own_link_and_no_other() {
+    fn a_providers_server_is_queried_only_over_its_own_link() {
         let (wifi, wwan) = (test_link("wlan0", 3, &["192.168.1.20/24"]), test_link("wwan0", 5, &["10.40.7.3/32"]));
         let conf = ("etc/resolv.conf", "nameserver 192.168.1.1\nnameserver 10.64.0.1\n");
         assert_eq!(servers_of(&[conf], &wifi), Some((ServerSource::ResolvConf, vec!["192.168.1.1:53".to_owned()])));
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_the_link_cannot_ask_is_passed_over() {
+    fn a_server_that_the_link_cannot_reach_is_skipped() {
         let wifi = test_link("wlan0", 3, &["192.168.1.20/24"]);
         for (servers, want) in [
             ("nameserver 127.0.0.53\noptions edns0", None),

@@ -1,11 +1,11 @@
-//! A name as it is written, and no other: for who asks on behalf of somebody whom it does not trust.
+//! Resolves a name exactly as written, for requests of clients that are not trusted.
 //!
-//! In: a name. Out: its addresses. Blocks for as long as the system's resolver does.
+//! Blocks for as long as the system's resolver does.
 //!
-//! 1. The name is absolute: a search list of `/etc/resolv.conf` makes no other name of it (`metadata` is not
+//! 1. The name is absolute: the search list in `/etc/resolv.conf` does not extend it (`metadata` does not become
 //!    `metadata.google.internal`).
-//! 2. `/etc/hosts` counts, and so do the modules of the system's resolver. With a final dot glibc does not find a name of
-//!    `/etc/hosts`: it is looked for there before.
+//! 2. `/etc/hosts` and the modules of the system's resolver count. For names with a final dot glibc ignores
+//!    `/etc/hosts`, so it is searched here first.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -13,10 +13,10 @@ use std::net::{IpAddr, ToSocketAddrs as _};
 use super::hosts;
 use super::servers::SystemPaths;
 
-/// The addresses of `name`, without doubles, in the system's order.
+/// The addresses of `name`, without duplicates, in the system's order.
 ///
 /// # Errors
-/// There are none, or nobody tells.
+/// The name has no addresses, or no server answered.
 pub fn resolve_absolute(name: &str) -> io::Result<Vec<IpAddr>> {
     resolve_with(&SystemPaths::default(), name)
 }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_this_machine_are_found_without_asking_anybody() {
+    fn names_in_etc_hosts_are_resolved_without_a_query() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("etc")).unwrap();
         std::fs::write(dir.path().join("etc/hosts"), "192.0.2.7 ingest.example\n").unwrap();

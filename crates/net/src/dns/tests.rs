@@ -1,4 +1,4 @@
-//! What the tests of this room share, and the resolver against real and scripted servers.
+//! Helpers of this module's tests, and tests of the resolver against real and scripted servers.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use super::servers::SystemPaths;
 use super::{AnswerSource, Resolution, ResolveError};
 use crate::links::{DefaultRoute, Interface, Subnet, Usability};
 
-/// A usable interface with these addresses, each with its prefix, and default routes for their families.
+/// A usable interface with these addresses and prefix lengths, and default routes for their families.
 pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface {
     let networks: Vec<Subnet> = addresses
         .iter()
@@ -45,7 +45,7 @@ pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface
     }
 }
 
-/// The name servers that the services below this root give for a link.
+/// The name servers that the services below this root list for a link.
 pub(crate) fn servers_in(root: &std::path::Path, link: &Interface) -> Vec<IpAddr> {
     let found = super::servers::link_servers(
         &SystemPaths { root: root.to_owned(), dns_port: 53, route_lookup: |_| None },
@@ -54,7 +54,7 @@ pub(crate) fn servers_in(root: &std::path::Path, link: &Interface) -> Vec<IpAddr
     found.map(|(_, servers)| servers.iter().map(std::net::SocketAddr::ip).collect()).unwrap_or_default()
 }
 
-/// A root of a file system with these files.
+/// A file system root with these files.
 pub(super) fn system_files(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -89,7 +89,7 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 }
 
 #[test]
-fn an_address_is_itself() {
+fn an_address_literal_resolves_to_itself() {
     let four = test_link("eth0", 2, &["192.0.2.2/24"]);
     for (host, link, want) in [
         ("203.0.113.7", None, Ok("203.0.113.7")),
@@ -118,7 +118,7 @@ fn an_address_is_itself() {
 }
 
 #[test]
-fn the_hosts_file_is_asked_before_anybody_else() {
+fn the_hosts_file_takes_precedence_over_servers() {
     let files = [("etc/hosts", "192.0.2.9 nas.lan\n2001:db8::9 nas.lan\n")];
     let four = test_link("eth0", 2, &["192.0.2.2/24"]);
     let answer = resolve(&files, "NAS.lan.", Some(&four)).unwrap();
@@ -129,13 +129,13 @@ fn the_hosts_file_is_asked_before_anybody_else() {
 }
 
 #[test]
-fn a_name_that_cannot_be_one_is_an_error_and_no_panic() {
+fn an_invalid_name_is_an_error_and_does_not_panic() {
     for host in ["", ".", "..", "a..b", "exa mple.org", &"a".repeat(300), "\u{e4}.example", "a/b.example"] {
         assert!(resolve(&[], host, Some(&test_link("lo", 1, &["127.0.0.1/8"]))).is_err(), "{host}");
     }
 }
 
-/// Runs the work in a fresh network whose loopback also has 10.53.0.1 and fd00:53::1, with that link.
+/// Runs the work in a new network namespace whose loopback also has 10.53.0.1 and 2001:db8:53::1, with that link.
 fn in_network_namespace(work: impl FnOnce(&Interface) + Send) {
     if !is_privileged() || Command::new("ip").arg("-V").output().is_err() {
         eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the program ip");
@@ -154,7 +154,7 @@ fn in_network_namespace(work: impl FnOnce(&Interface) + Send) {
     NetNs::new().unwrap().run(inside).unwrap();
 }
 
-/// A real server, which ends with the test.
+/// A real DNS server, which ends with the test.
 struct Dnsmasq(Child);
 
 impl Dnsmasq {
@@ -202,7 +202,7 @@ impl Drop for Dnsmasq {
 const RESOLVED_CONF: (&str, &str) = ("run/systemd/netif/links/1", "DNS=10.53.0.1\n");
 
 #[test]
-fn a_real_server_is_asked_over_the_link() {
+fn a_real_server_is_queried_over_the_link() {
     in_network_namespace(|lo| {
         let many: Vec<String> =
             (1..=200).map(|n| format!("--host-record=many.test,10.9.{}.{}", n / 100, n % 100)).collect();
@@ -236,16 +236,19 @@ fn a_real_server_is_asked_over_the_link() {
         let none = resolve_with_files(&[RESOLVED_CONF], "nowhere.test", Some(lo)).unwrap_err();
         assert_eq!(
             none,
-            ResolveError { message: "nowhere.test: no such name, says 10.53.0.1".into(), is_definitive: true }
+            ResolveError {
+                message: "nowhere.test: no such name according to 10.53.0.1".into(),
+                is_definitive: true
+            }
         );
     });
 }
 
 #[test]
-fn a_dead_server_costs_a_moment_and_the_next_one_answers() {
+fn after_an_unresponsive_server_the_next_one_is_queried() {
     in_network_namespace(|lo| {
         let Some(_server) = Dnsmasq::start(&["--host-record=edge.test,203.0.113.5"]) else { return };
-        // Nobody listens on the first; the second is there and says nothing.
+        // The first port has no listener; the second server exists and does not respond.
         let _silent = UdpSocket::bind("10.53.0.2:53").unwrap();
         for dead in ["10.53.0.1:54", "10.53.0.2"] {
             let line = format!("DNS={dead} 10.53.0.1\n");
@@ -256,7 +259,7 @@ fn a_dead_server_costs_a_moment_and_the_next_one_answers() {
 }
 
 #[test]
-fn a_link_gives_names_if_one_of_its_servers_answers_whatever_it_says() {
+fn a_link_can_resolve_if_one_of_its_servers_responds_at_all() {
     in_network_namespace(|link| {
         let gives = |text: &str| {
             let root = system_files(&[("etc/resolv.conf", text)]);
@@ -267,7 +270,7 @@ fn a_link_gives_names_if_one_of_its_servers_answers_whatever_it_says() {
             });
             block_on(resolver.can_resolve_over(link))
         };
-        // It denies the name; the other address has no server.
+        // The server denies the name; the other address has no server.
         let Some(_dnsmasq) = Dnsmasq::start(&["--address=/arpa/"]) else { return };
         assert_eq!(gives("nameserver 10.53.0.9\nnameserver 10.53.0.1\n"), Some(true));
         assert_eq!(gives("nameserver 10.53.0.9\n"), Some(false));
@@ -276,26 +279,26 @@ fn a_link_gives_names_if_one_of_its_servers_answers_whatever_it_says() {
 }
 
 #[test]
-fn without_a_server_of_the_link_the_system_is_asked_and_the_answer_says_so() {
+fn without_a_server_of_the_link_the_system_is_queried_and_reported() {
     in_network_namespace(|lo| {
-        // Nothing of the system's configuration reaches this network, so the system knows no name either.
+        // The namespace has no access to the system's servers, so the system's resolver knows no name either.
         let error = resolve_with_files(&[("etc/resolv.conf", "nameserver 127.0.0.53\n")], "edge.invalid", Some(lo))
             .unwrap_err();
         assert!(error.message.starts_with("edge.invalid: "), "{error:?}");
-        // Silence is no denial.
+        // A timeout is not a definitive answer.
         let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
         let error = resolve_with_files(&[RESOLVED_CONF], "edge.test", Some(lo)).unwrap_err();
         let message = "DNS server 10.53.0.1:53 does not answer".to_owned();
         assert_eq!(error, ResolveError { message, is_definitive: false });
     });
-    // A number in another notation is known to the system's resolver alone.
+    // Only the system's resolver accepts this notation of an address.
     let answer = resolve(&[], "0x7f000001", None).unwrap();
     assert_eq!(answer, Resolution { addresses: addresses(&["127.0.0.1"]), source: AnswerSource::System });
-    assert_eq!(answer.source.to_string(), "the system's resolver, not asked over the link");
+    assert_eq!(answer.source.to_string(), "the system's resolver, not queried over the link");
 }
 
 #[test]
-fn an_answer_is_kept_for_the_link_that_asked() {
+fn a_result_is_cached_for_its_link_only() {
     in_network_namespace(|lo| {
         let socket = UdpSocket::bind("10.53.0.1:53").unwrap();
         let root = system_files(&[RESOLVED_CONF]);
@@ -332,7 +335,7 @@ fn an_answer_is_kept_for_the_link_that_asked() {
 }
 
 #[test]
-fn no_answer_ends_with_the_time_limit() {
+fn a_look_up_ends_at_its_time_limit() {
     in_network_namespace(|lo| {
         let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
         let root = system_files(&[RESOLVED_CONF]);
@@ -347,9 +350,9 @@ fn no_answer_ends_with_the_time_limit() {
     });
 }
 
-/// A network with a prefix of its own: what would be translated to a private address is refused.
+/// In a network with its own NAT64 prefix, an address that translates to a private one is refused.
 #[test]
-fn what_a_network_translates_to_private_addresses_counts_as_private() {
+fn addresses_that_translate_to_private_ones_count_as_private() {
     use crate::egress::{AddressZone, EgressPolicy};
     const SIX: (&str, &str) = ("run/systemd/netif/links/1", "DNS=2001:db8:53::1\n");
     let both = test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
@@ -378,9 +381,9 @@ fn what_a_network_translates_to_private_addresses_counts_as_private() {
     });
 }
 
-/// An IPv6-only network with DNS64: what has only IPv4 is reached through its NAT64.
+/// In an IPv6-only network with DNS64, hosts with only IPv4 are reached through its NAT64.
 #[test]
-fn over_a_link_without_ipv4_addresses_are_translated() {
+fn ipv4_addresses_are_translated_over_a_link_without_ipv4() {
     const SIX: (&str, &str) = ("run/systemd/netif/links/1", "DNS=2001:db8:53::1\n");
     let hosts = ("etc/hosts", "203.0.113.9 nas.test\n10.0.0.9 private.test\n");
     let records = ["--host-record=edge.test,203.0.113.5,2001:db8::5", "--host-record=four.test,203.0.113.6"];
@@ -391,7 +394,11 @@ fn over_a_link_without_ipv4_addresses_are_translated() {
             options.extend(records);
             let Some(_server) = Dnsmasq::start(&options) else { return };
             let first = |host: &str| resolve(&[SIX, hosts], host, Some(&six)).map(|answer| answer.addresses);
-            assert_eq!(first("edge.test").unwrap(), addresses(&["2001:db8::5"]), "it has one of its own");
+            assert_eq!(
+                first("edge.test").unwrap(),
+                addresses(&["2001:db8::5"]),
+                "it has an IPv6 address of its own"
+            );
             for (host, want) in [
                 ("203.0.113.7", "64:ff9b::203.0.113.7"),
                 ("four.test", "64:ff9b::203.0.113.6"),
@@ -402,11 +409,11 @@ fn over_a_link_without_ipv4_addresses_are_translated() {
                     Err(why) => assert!(!translates, "{host}: {why}"),
                 }
             }
-            // Nobody outside this network has these.
+            // Private addresses are not translated.
             for host in ["10.0.0.1", "169.254.169.254", "private.test"] {
                 assert!(first(host).is_err(), "{host}");
             }
-            // A link that has IPv4 needs none of it.
+            // A link with IPv4 does not use NAT64.
             let both = test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
             let answer = resolve(&[SIX], "four.test", Some(&both)).unwrap();
             assert_eq!(answer.addresses, addresses(&["203.0.113.6"]));

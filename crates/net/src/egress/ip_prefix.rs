@@ -1,10 +1,10 @@
-//! An address prefix, as users and registries write it: `10.1.0.0/16`, `fd00::/8`, or one address.
+//! An IP address prefix in the usual notation: `10.1.0.0/16`, `fd00::/8`, or a single address.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-/// A network, `10.1.0.0/16` or `fd00::/8`; an address alone is one of itself.
+/// An address prefix. A single address has the full prefix length, 32 or 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpPrefix {
     address: IpAddr,
@@ -12,23 +12,23 @@ pub struct IpPrefix {
 }
 
 impl IpPrefix {
-    /// The addresses whose first `bits` are those of `base`.
+    /// The addresses whose first `bits` bits equal those of `base`.
     pub const fn new(base: IpAddr, bits: u8) -> Self {
         Self { address: base, prefix_len: bits }
     }
 
-    /// Whether its addresses are those of IPv4.
+    /// Whether this is an IPv4 prefix.
     pub const fn is_ipv4(self) -> bool {
         self.address.is_ipv4()
     }
 
-    /// Whether it is one address, or this machine's loopback: then its own addresses are meant.
+    /// Whether this is a single address, or within the loopback network: then a rule means this host's own addresses.
     pub fn is_single_host(self) -> bool {
         let max_len = if self.address.is_ipv4() { 32 } else { 128 };
         self.prefix_len == max_len || self.prefix_len >= LOOPBACK.prefix_len && LOOPBACK.contains(self.address)
     }
 
-    /// Whether an address is in it.
+    /// Whether the prefix contains an address. An IPv4 prefix contains no IPv6 address, mapped ones included.
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(base), IpAddr::V4(address)) => {
@@ -42,10 +42,10 @@ impl IpPrefix {
     }
 }
 
-/// 127.0.0.0/8: who names a network in it means this machine.
+/// 127.0.0.0/8: all its addresses are this machine's.
 const LOOPBACK: IpPrefix = IpPrefix { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix_len: 8 };
 
-/// Whether two numbers are equal but for the last so many bits.
+/// Whether two numbers are equal except for the last `ignored_bits` bits.
 fn equal_prefix(one: u128, other: u128, ignored_bits: u8) -> bool {
     (one ^ other).checked_shr(ignored_bits.into()).unwrap_or(0) == 0
 }
@@ -53,7 +53,7 @@ fn equal_prefix(one: u128, other: u128, ignored_bits: u8) -> bool {
 impl FromStr for IpPrefix {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("`{text}` is no network such as 10.1.0.0/16 or fd00::/8");
+        let invalid = || format!("`{text}` is not an address prefix such as 10.1.0.0/16 or fd00::/8");
         let (base, bits) = text.split_once('/').map_or((text, None), |(base, bits)| (base, Some(bits)));
         let base: IpAddr = base.parse().map_err(|_| invalid())?;
         let max_len = if base.is_ipv4() { 32 } else { 128 };

@@ -1,4 +1,4 @@
-//! Whether two addresses are in networks of one interface of this machine.
+//! Whether two addresses belong to networks of the same interface of this machine.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,10 +8,11 @@ use marline_sys::netlink::RouteSocket;
 
 use super::IpPrefix;
 
-/// Whether an interface has both addresses in its networks: hosts there reach each other without this machine. A
-/// link-local `one` belongs to the interface with the number `scope`. Where the kernel does not say, they do not.
+/// Whether the networks of one interface contain both addresses: then these hosts can reach each other without this
+/// machine. A link-local `one` belongs to the interface with index `scope`. `false` if the kernel cannot be queried.
 pub(super) fn is_same_network(one: IpAddr, scope: u32, other: IpAddr) -> bool {
-    let networks = interface_networks().inspect_err(|error| tracing::warn!(%error, "networks of this machine"));
+    let networks = interface_networks()
+        .inspect_err(|error| tracing::warn!(%error, "cannot read the addresses of this machine's interfaces"));
     have_common_network(&networks.unwrap_or_default(), one.to_canonical(), scope, other.to_canonical())
 }
 
@@ -27,7 +28,7 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// The networks of all interfaces, each with its interface's number.
+/// The networks of all interfaces, each with its interface index.
 fn interface_networks() -> io::Result<Vec<(u32, IpPrefix)>> {
     let dump = RouteSocket::open()?.request(&Request::dump_addresses().finish(1))?;
     let with_index = |address: Address| (address.interface, IpPrefix::new(address.address, address.prefix));
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_networks_are_read_each_time() {
+    fn interface_networks_are_read_again_for_each_check() {
         in_a_network(|| {
             let shared = |one: &str, other: &str| is_same_network(one.parse().unwrap(), 0, other.parse().unwrap());
             cable("d0", "192.168.7.1/24");

@@ -1,11 +1,11 @@
-//! How local an address is: the public Internet, a private network, one link, or this machine.
+//! Classifies addresses by how local they are: the public Internet, a private network, one link, or this machine.
 //!
-//! Classification needs the kernel for one question only, whether an address is this machine's own ([`is_own`]); it is
-//! asked each time, so the answer follows interfaces that come, go and change. An IPv6 address that carries an IPv4
-//! address (mapped, NAT64, 6to4, Teredo) is as local as the more local of the two.
+//! The kernel is queried for one question only, whether an address is this machine's own ([`is_own_address`]). It is
+//! queried each time, so the result follows interfaces that appear, disappear and change. An IPv6 address with an
+//! embedded IPv4 address (mapped, NAT64, 6to4, Teredo) gets the more local zone of the two.
 //!
-//! Addresses for documentation and benchmarking count as public: they are nobody's private network, and VPN programs
-//! and laboratories use them as stand-ins for public ones. A relay's own rules are stricter.
+//! Addresses for documentation and benchmarking count as public: no private network uses them, and VPN programs and
+//! laboratories use them as stand-ins for public addresses. A relay has stricter rules of its own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,33 +13,34 @@ use super::embedded_ipv4::embedded_v4;
 use super::ip_prefix::IpPrefix;
 use crate::links::is_local_address;
 
-/// How local an address is, the least local first.
+/// How local an address is, ordered from the least local to the most local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AddressZone {
-    /// Everything that is not in another zone.
+    /// Every address that is in no other zone.
     Internet,
-    /// RFC 1918, unique local (RFC 4193), shared address space of carriers (RFC 6598).
+    /// Private networks: RFC 1918, unique local addresses (RFC 4193), and the carriers' shared address space (RFC
+    /// 6598).
     Private,
-    /// One link, or a group of receivers: link-local unicast (RFC 3927, RFC 4291), multicast, broadcast.
+    /// One link, or a group of receivers: link-local unicast (RFC 3927, RFC 4291), multicast and broadcast.
     LinkLocal,
-    /// Where a cloud's machines read their credentials.
+    /// Addresses at which a cloud's machines read their credentials.
     Metadata,
-    /// This machine: the loopback, the unspecified address, its own addresses.
+    /// This machine: loopback addresses, the unspecified address, and the addresses of its interfaces.
     Host,
 }
 
 impl AddressZone {
-    /// The zone of an address; the kernel is asked whether it is this machine's own.
+    /// The zone of an address; queries the kernel whether it is this machine's own.
     pub fn of(address: IpAddr) -> Self {
         Self::classify(address, is_own_address)
     }
 
-    /// The same, with the answer of `own` in the place of the kernel's.
+    /// Like [`of`](Self::of), with `is_own` in place of the kernel.
     pub fn classify(address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Self {
         let address = address.to_canonical();
         let embedded = embedded_v4(address).into_iter().map(IpAddr::V4);
         let zone = |address| if is_own(address) { Self::Host } else { Self::by_prefix(address) };
-        // The most local one decides: a translator on the way may lead to any of them.
+        // The most local one decides: a translator on the path may deliver to any of them.
         std::iter::once(address).chain(embedded).map(zone).max().unwrap_or(Self::Host)
     }
 
@@ -48,12 +49,13 @@ impl AddressZone {
         found.map_or(Self::Internet, |(_, zone)| *zone)
     }
 
-    /// The networks that registries have put into it; none for [`Self::Internet`]. Those of other zones may be parts of them.
+    /// The prefixes that make up this zone; none for [`Self::Internet`]. A prefix may contain smaller ones of other
+    /// zones.
     pub fn prefixes(self) -> impl Iterator<Item = IpPrefix> {
         SPECIAL_PREFIXES.iter().filter(move |(_, zone)| *zone == self).map(|(network, _)| *network)
     }
 
-    /// As messages name it.
+    /// The description in error messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Internet => "a public address",
@@ -65,9 +67,11 @@ impl AddressZone {
     }
 }
 
-/// Whether packets to an address end at this machine; where the kernel does not say, they do.
+/// Whether the kernel delivers packets to this address locally; `true` if the kernel cannot be queried.
 pub fn is_own_address(address: IpAddr) -> bool {
-    is_local_address(address).inspect_err(|error| tracing::warn!(%error, "where packets go")).unwrap_or(true)
+    is_local_address(address)
+        .inspect_err(|error| tracing::warn!(%error, "cannot look up the route to an address"))
+        .unwrap_or(true)
 }
 
 const fn v4_prefix(a: u8, b: u8, c: u8, d: u8, bits: u8) -> IpPrefix {
@@ -79,8 +83,9 @@ const fn v6_prefix(segments: [u16; 8], bits: u8) -> IpPrefix {
     IpPrefix::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), bits)
 }
 
-/// IANA's registries of special-purpose addresses; single addresses stand before the networks that they are in. Metadata
-/// services: Alibaba, Azure, Oracle; Amazon, Google, Oracle, Scaleway and Linode by IPv6. All others are link-local.
+/// From IANA's registries of special-purpose addresses. Single addresses come before the prefixes that contain them,
+/// because the first match decides. Metadata services: Alibaba, Azure, Oracle; Amazon, Google, Oracle, Scaleway and
+/// Linode over IPv6. All other clouds use link-local addresses.
 const SPECIAL_PREFIXES: [(IpPrefix, AddressZone); 23] = [
     (v4_prefix(100, 100, 100, 200, 32), AddressZone::Metadata),
     (v4_prefix(168, 63, 129, 16, 32), AddressZone::Metadata),
@@ -98,7 +103,7 @@ const SPECIAL_PREFIXES: [(IpPrefix, AddressZone); 23] = [
     (v4_prefix(172, 16, 0, 0, 12), AddressZone::Private),
     (v4_prefix(192, 168, 0, 0, 16), AddressZone::Private),
     (v4_prefix(169, 254, 0, 0, 16), AddressZone::LinkLocal),
-    // RFC 7335: the addresses between a host and its own translator to IPv6.
+    // RFC 7335: addresses between a host and its own IPv4 to IPv6 translator.
     (v4_prefix(192, 0, 0, 0, 24), AddressZone::LinkLocal),
     (v4_prefix(224, 0, 0, 0, 3), AddressZone::LinkLocal),
     (v6_prefix([0, 0, 0, 0, 0, 0, 0, 0], 127), AddressZone::Host),
@@ -198,7 +203,7 @@ mod tests {
                     "64:ff9b::203.0.113.5",
                     "64:ff9b:1:cb00:71:500::",
                     "2002:cb00:7105::9",
-                    // Teredo: the client's address stands there inverted.
+                    // Teredo stores the client's address inverted.
                     "2001:0:909:909::34ff:8efa",
                 ],
             ),

@@ -1,49 +1,49 @@
-//! Chunked bodies (RFC 9112 §7.1), decoded where they lie.
+//! Decodes chunked bodies (RFC 9112 section 7.1) in place.
 //!
-//! In: bytes as they come, cut anywhere. Out: the slices among them that are payload, in order, and where the body
-//! ends. Nothing is copied and nothing is kept but two numbers and a state, so a hostile server cannot make it grow.
-//! Refused are sizes beyond 15 significant hexadecimal digits, a size line with more than 16 KiB of leading zeros, blanks
-//! and extensions, and trailers of more than 64 KiB. These bounds hold for each chunk, not for the body: Apache pads
+//! It takes bytes in pieces of any size, and returns the slices among them that are payload, and where the body ends.
+//! Nothing is copied, and only two numbers and a state are kept, so a hostile server cannot make it grow. It rejects
+//! sizes of more than 15 significant hexadecimal digits, size lines with more than 16 KiB of leading zeros, blanks
+//! and extensions, and trailers of more than 64 KiB. These limits hold for each chunk, not for the body: Apache pads
 //! each size with blanks, and storage services sign each chunk in an extension.
 
-/// The text is no chunked body.
+/// The bytes are not a valid chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ChunkError;
 
-/// Where a decoder stands.
+/// Position of the decoder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkState {
     /// Before the first digit of a size.
     Size,
-    /// Within a size, after so many digits; leading zeros are none.
+    /// Within a size, after this number of significant digits.
     Digits(u8),
-    /// Within what may follow a size: an extension, up to its line end.
+    /// Within an extension, which may follow a size up to the line end.
     Extension,
     /// After the CR of a size line.
     SizeEnd,
-    /// Within the payload.
+    /// Within the payload of a chunk.
     Data,
     /// After the payload, before its CR.
     DataCr,
-    /// Before the LF behind the payload.
+    /// After the payload, before its LF.
     DataLf,
     /// At the start of a trailer line.
     TrailerStart,
     /// Within a trailer line.
     Trailer,
-    /// After the CR of the empty line that ends it all.
+    /// After the CR of the final empty line.
     LastLf,
-    /// Behind the end.
+    /// After the end of the body.
     Done,
 }
 
-/// Decodes one body.
+/// Decoder of one body.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkDecoder {
     state: ChunkState,
-    /// Payload bytes left in this chunk.
+    /// Remaining payload bytes of this chunk.
     remaining: u64,
-    /// Bytes of this size line beside its significant digits, or bytes of trailers, so far.
+    /// Bytes of this size line other than significant digits, or bytes of trailers, so far.
     framing_bytes: usize,
 }
 
@@ -57,11 +57,11 @@ impl ChunkDecoder {
         self.state == ChunkState::Done
     }
 
-    /// Takes bytes; `payload` gets each slice of payload. Returns how many belong to the body: all of them, unless it
-    /// ends among them.
+    /// Decodes bytes; `payload` gets each slice of payload. Returns how many bytes belong to the body: all of them,
+    /// unless it ends among them.
     ///
     /// # Errors
-    /// The framing is broken; payload before that place has been passed on.
+    /// The framing is invalid; payload before that position has been passed on.
     pub(super) fn feed(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Result<usize, ChunkError> {
         let mut at = 0;
         while at < bytes.len() && self.state != ChunkState::Done {
@@ -82,7 +82,7 @@ impl ChunkDecoder {
         Ok(at)
     }
 
-    /// One byte of framing.
+    /// Processes one byte of framing.
     fn step(&mut self, byte: u8) -> Result<ChunkState, ChunkError> {
         use ChunkState::*;
         let max_extra = match self.state {
@@ -134,11 +134,11 @@ impl ChunkDecoder {
     }
 }
 
-/// 60 bits: more than any file, and far from overflow.
+/// 60 bits: more than the size of any file, and far from an overflow.
 const MAX_SIZE_DIGITS: u8 = 15;
-/// chosen: far more than a signature in an extension takes, and as much as curl reads of such a line.
+/// chosen: far more than the length of a signature in an extension, and as much as curl accepts in such a line.
 const MAX_SIZE_LINE_LEN: usize = 16 * 1024;
-/// chosen: far more than any real trailer.
+/// chosen: far more than the length of any real trailer.
 const MAX_TRAILERS_LEN: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -166,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_body_is_left_alone() {
+    fn bytes_after_the_body_are_not_consumed() {
         assert_eq!(decode(&[b"3\r\nabc\r\n0\r\n\r\nHTTP/1.1"]), Ok((b"abc".to_vec(), 13, true)));
     }
 
     #[test]
-    fn broken_framing_is_refused() {
+    fn invalid_framing_is_rejected() {
         for bad in [
             &b"x\r\n"[..],
             b"\r\n",
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_for_each_chunk_and_not_for_the_body() {
+    fn limits_apply_to_each_chunk_and_not_to_the_body() {
         type SizeLine = fn(usize) -> String;
         let lines: [SizeLine; 6] = [
             |n| format!("{n:<8x}\r\n"),
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_reads_the_same_wherever_it_is_cut(
+        fn a_body_is_decoded_equally_wherever_it_is_cut(
             parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..5),
         ) {
             let (wire, want) = (encode(&parts), parts.concat());
@@ -226,7 +226,7 @@ mod tests {
         }
 
         #[test]
-        fn no_input_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(&[&bytes]);
         }
     }

@@ -1,16 +1,14 @@
-//! Opening a connection over one link.
+//! Opens a connection to a server over one link, including a proxy tunnel and TLS.
 //!
-//! In: the link's device, the server's addresses, the name to prove. Out: a connection that speaks HTTP/1.1 or HTTP/2,
-//! or the reason why there is none.
+//! 1. The socket is bound to the device before the SYN is sent, so the connection cannot use the route or address of
+//!    another link.
+//! 2. Each address is checked when its turn comes ([`EgressPolicy`]); forbidden ones are skipped.
+//! 3. Happy Eyeballs (RFC 8305 section 5): the next address is tried after [`ATTEMPT_DELAY`], or when the last
+//!    attempt has failed. The first connection is used, and the other attempts are dropped.
+//! 4. If all attempts fail, the error of the first address is reported, because it was the preferred one.
+//! 5. One timeout covers everything, including TLS.
 //!
-//! 1. The socket is bound to the device before the SYN, so neither route nor address of another link can leak in.
-//! 2. Each address is checked when its turn comes ([`Right`]); what is forbidden is not connected to.
-//! 3. Addresses are raced (RFC 8305 §5): the next one starts when [`STAGGER`] is over or the last one has failed;
-//!    the first that answers wins and the others are dropped.
-//! 4. If all fail, the first address's failure is told: it was the preferred one.
-//! 5. One time limit holds for everything, TLS included.
-//!
-//! The receive buffer is left alone: the kernel's autotuning follows the path, and a fixed size would end it.
+//! The receive buffer is not set: the kernel's autotuning follows the path, and a fixed size would disable it.
 
 use std::future::Future;
 use std::io;
@@ -39,32 +37,32 @@ use crate::egress::{AddressZone, EgressPolicy, Forbidden};
 use crate::links::is_outside_links_and_not_on;
 use crate::mptcp::{self, unmapped};
 
-/// What is needed to open one connection over one link.
+/// Everything that is needed to open one connection over one link.
 #[derive(Clone, Debug)]
 pub struct DialRequest {
-    /// The interface to bind to; none: wherever the routing table leads.
+    /// The interface to bind to; `None`: the routing table decides.
     pub device: Option<String>,
-    /// Ask for MPTCP: where the other end, or this kernel, does not speak it, the connection is TCP.
+    /// Request MPTCP. If the peer or this kernel does not support it, the connection uses TCP.
     pub mptcp: bool,
-    /// The server's addresses, the preferred one first.
+    /// Addresses of the server or proxy, the preferred one first.
     pub addresses: Vec<SocketAddr>,
-    /// The name that the certificate must prove: a host name, or an address without brackets.
+    /// The name that the certificate must be valid for: a host name, or an address without brackets.
     pub server_name: String,
-    /// How to speak TLS, ALPN included; none: plain TCP and HTTP/1.1. See [`tls_config`](super::tls_config).
+    /// TLS configuration, including ALPN; `None`: plain TCP and HTTP/1.1. See [`tls_config`](super::tls_config).
     pub tls: Option<Arc<ClientConfig>>,
-    /// The longest that connecting and TLS may take together.
+    /// Maximum time for connecting and TLS together.
     pub timeout: Duration,
-    /// Flow-control windows of HTTP/2.
+    /// Flow-control windows, if HTTP/2 is negotiated.
     pub http2_windows: Http2Windows,
-    /// Which of the addresses may be connected to.
+    /// Which addresses may be connected to.
     pub egress: EgressPolicy,
-    /// The addresses are a proxy's, which is asked for this before anything else is sent.
+    /// The addresses are those of a proxy, which must open this tunnel before anything else is sent.
     pub tunnel: Option<Tunnel>,
-    /// Counts the bytes of requests, without what TLS adds; none: they are not counted.
+    /// Counts the bytes of requests without TLS overhead; `None`: they are not counted.
     pub sent_bytes: Option<Arc<AtomicU64>>,
 }
 
-/// A socket that stands, and how long its SYN took to be answered.
+/// A connected socket, and the time from its SYN to the SYN-ACK.
 struct ConnectedSocket {
     socket: TcpStream,
     handshake: Duration,
@@ -81,7 +79,8 @@ impl DialRequest {
         tokio::time::timeout(self.timeout, self.establish()).await.unwrap_or_else(timed_out)
     }
 
-    /// Opens a plain TCP connection: the socket, and the time from its SYN to the SYN-ACK. TLS is left to whoever uses it.
+    /// Opens a plain TCP connection. Returns the socket, and the time from its SYN to the SYN-ACK. TLS is left to the
+    /// caller.
     ///
     /// # Errors
     /// As [`Connection::dial`].
@@ -116,7 +115,7 @@ impl DialRequest {
         config: &Arc<ClientConfig>,
     ) -> Result<ProtocolState, ConnError> {
         let name = ServerName::try_from(self.server_name.clone()).map_err(|_| {
-            conn_error(ConnErrorKind::Tls, format!("`{}` cannot be in a certificate", self.server_name))
+            conn_error(ConnErrorKind::Tls, format!("`{}` is not a valid name for a certificate", self.server_name))
         })?;
         let reader = BufReader::with_capacity(TLS_READ_BUFFER, socket);
         let connected = TlsConnector::from(Arc::clone(config)).connect(name, reader).await;
@@ -131,7 +130,7 @@ impl DialRequest {
         Ok(ProtocolState::Http2(Box::new(Http2::start(stream, self.http2_windows).await?), socket))
     }
 
-    /// The first socket that connects.
+    /// Races the addresses (rules 2 to 4); returns the first socket that connects.
     async fn happy_eyeballs(&self) -> Result<ConnectedSocket, ConnError> {
         let mut running: Vec<(SocketAddr, Attempt<'_>)> = Vec::new();
         let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
@@ -140,6 +139,7 @@ impl DialRequest {
         let mut next_attempt = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         std::future::poll_fn(|cx| {
             loop {
+                // Backwards, so that removing a failed attempt does not shift those still to be polled.
                 for index in (0..running.len()).rev() {
                     match running[index].1.as_mut().poll(cx) {
                         Poll::Ready(Ok(connected)) => return Poll::Ready(Ok(connected)),
@@ -147,17 +147,18 @@ impl DialRequest {
                         Poll::Pending => {}
                     }
                 }
+                // The next address starts when nothing else runs, or when the last attempt had its head start.
                 let due = running.is_empty() || next_attempt.as_mut().poll(cx).is_ready();
                 match if due { waiting.next() } else { None } {
                     Some(&address) => {
                         let zone = AddressZone::of(address.ip());
                         if let Err(why) = self.egress.check_zone(address, zone) {
-                            tracing::debug!(host = self.server_name, %address, "not connected to: forbidden");
+                            tracing::debug!(host = self.server_name, %address, "address forbidden, not connecting");
                             forbidden = Some(why);
                             continue;
                         }
-                        // No link leads to this machine itself, or into a network beside the links, such as that of the host
-                        // that asks.
+                        // Links do not reach this machine itself, nor networks outside the links, such as the LAN of
+                        // the host that sent the request. Then the socket is not bound.
                         let is_local = zone == AddressZone::Host
                             || (zone == AddressZone::Private && self.egress.requester().is_some());
                         let device = self
@@ -167,6 +168,8 @@ impl DialRequest {
                         running.push((address, Box::pin(connect_one(device, self.mptcp, address))));
                         next_attempt.as_mut().reset(tokio::time::Instant::now() + ATTEMPT_DELAY);
                     }
+                    // All addresses were tried. The task is woken by a running attempt; `next_attempt` no longer
+                    // matters.
                     None if running.is_empty() => return Poll::Ready(Err(self.all_failed(&failed, forbidden))),
                     None => return Poll::Pending,
                 }
@@ -185,7 +188,7 @@ impl DialRequest {
     }
 }
 
-/// One socket to one address.
+/// Connects one socket to one address.
 async fn connect_one(device: Option<&str>, mptcp: bool, address: SocketAddr) -> io::Result<ConnectedSocket> {
     let opened = if mptcp { mptcp::mptcp_socket_to(address).ok() } else { None };
     let (socket, address) = match opened {
@@ -206,5 +209,6 @@ async fn connect_one(device: Option<&str>, mptcp: bool, address: SocketAddr) -> 
     Ok(ConnectedSocket { socket, handshake })
 }
 
-/// RFC 8305 §8 recommends 250 ms and allows 100 ms to 2 s; chosen: 200 ms, above the round trip of most access links.
+/// RFC 8305 section 8 recommends 250 ms and allows 100 ms to 2 s. chosen: 200 ms, more than the RTT of most access
+/// links.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(200);

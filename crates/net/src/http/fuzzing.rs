@@ -1,6 +1,6 @@
-//! HTTP/1.1 for the fuzz targets: the private parsers behind names that can be called from outside.
+//! Entry points of the HTTP/1.1 parsers for the fuzz targets.
 //!
-//! Nothing is decided here: what the targets see is what a connection sees.
+//! They only forward, so the targets test the same code that a connection uses.
 
 use std::time::SystemTime;
 
@@ -15,55 +15,55 @@ pub fn connect_status(head: &[u8]) -> Option<u16> {
     super::upstream_proxy::response_status(head)
 }
 
-/// The answers of one connection, without the connection.
+/// The response parser of one connection, without the connection.
 pub struct ResponseParser(response::ResponseParser);
 
 impl ResponseParser {
-    /// Nothing has been asked for.
+    /// A parser without pending requests.
     #[expect(clippy::new_without_default, reason = "the same words as the type that it stands for")]
     pub fn new() -> Self {
         Self(response::ResponseParser::new())
     }
 
-    /// A request was sent behind the others.
+    /// Registers a request that was sent after the others.
     pub fn expect_response(&mut self, req: ReqId) {
         self.0.expect_response(req);
     }
 
-    /// The body of the answer at hand may flow.
+    /// Accepts the body of the current response.
     pub fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
         self.0.accept(req, limit);
     }
 
-    /// An answer is not wanted.
+    /// Declines a response.
     pub fn cancel(&mut self, req: ReqId) {
         self.0.cancel(req);
     }
 
-    /// Whether bytes are of use now.
+    /// Whether the parser can use more bytes now.
     pub fn wants_bytes(&self) -> bool {
         self.0.wants_bytes()
     }
 
-    /// What can be said without further bytes.
+    /// The next event that needs no further bytes.
     #[expect(clippy::should_implement_trait, reason = "the same words as the type that it stands for")]
     pub fn next_event(&mut self) -> Option<Event> {
         self.0.next_event()
     }
 
-    /// Takes bytes from the front of what has come.
+    /// Parses bytes; returns how many were used, and an event.
     pub fn feed(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> (usize, Option<Event>) {
         self.0.feed(bytes, sink)
     }
 
-    /// The connection has ended.
+    /// Reports the end of the connection.
     pub fn on_eof(&mut self, error: Option<ConnError>, unread: usize) {
         self.0.on_eof(error, unread);
     }
 }
 
-/// Decodes a chunked body that comes in these pieces. Says how many bytes belong to it and whether it is complete; none:
-/// it is broken.
+/// Decodes a chunked body that arrives in these pieces. Returns how many bytes belong to it and whether it is
+/// complete; `None`: it is invalid.
 pub fn chunked<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     mut payload: impl FnMut(&[u8]),
@@ -75,7 +75,7 @@ pub fn chunked<'a>(
     Some((used, chunks.is_done()))
 }
 
-/// Reads the fields of a head: what decides, and the Content-Disposition. None: the framing is in doubt.
+/// Parses the fields of a head: the result for core, and the Content-Disposition. `None`: the framing is ambiguous.
 pub fn fields<'a>(
     status: u16,
     fields: impl Iterator<Item = (&'a str, &'a [u8])>,

@@ -1,9 +1,8 @@
-//! A GET, as the two protocols write it.
+//! A GET request, and its encoding in HTTP/1.1 (RFC 9112 section 3) and HTTP/2 (RFC 9113 section 8.3).
 //!
-//! In: what to ask for. Out: the bytes of an HTTP/1.1 head (RFC 9112 §3), or an HTTP/2 request (RFC 9113 §8.3).
-//! Fields are checked names and values, so no header injection can pass. Identity is asked for, because a range
-//! of an encoded body is of no use (RFC 9110 §14.2 applies to the encoded bytes); the caller's fields replace the
-//! defaults of the same name, but never Host, Range, If-Range and Accept-Encoding.
+//! Names and values of fields are validated types, so header injection is impossible. The identity encoding is
+//! requested, because a range of a compressed body is useless (RFC 9110 section 14.2 applies to the encoded bytes).
+//! The caller's fields replace the defaults of the same name, except Host, Range, If-Range and Accept-Encoding.
 
 use http::header::{self, HeaderName, HeaderValue};
 
@@ -11,23 +10,24 @@ use marline_core::fetch::{RequestRange, Validator};
 
 use super::Proxy;
 
-/// A GET request.
+/// A GET request, independent of the protocol version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GetRequest {
-    /// Path and query of the URL, percent-encoded, beginning with `/`.
+    /// Path and query of the URL, percent-encoded, starting with `/`.
     pub path_and_query: String,
-    /// Host, and the port unless it is the scheme's own; IPv6 addresses in brackets.
+    /// Host, and the port unless it is the default of the scheme; IPv6 addresses in brackets.
     pub authority: String,
-    /// Which bytes.
+    /// The requested byte range.
     pub range: RequestRange,
-    /// Only if the resource still has this validator; otherwise all of it (RFC 9110 §13.1.5).
+    /// Return the range only if the resource still has this validator, otherwise the whole resource (RFC 9110 section
+    /// 13.1.5).
     pub if_range: Option<Validator>,
-    /// Further fields.
+    /// Additional fields.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl GetRequest {
-    /// The same in absolute form (RFC 9112 §3.2.2), for an HTTP proxy that is asked for an `http` URL.
+    /// The same request in absolute form (RFC 9112 section 3.2.2), for an HTTP proxy that fetches an `http` URL.
     #[must_use]
     pub fn in_absolute_form(mut self, proxy: &Proxy) -> Self {
         self.path_and_query = format!("http://{}{}", self.authority, self.path_and_query);
@@ -36,7 +36,7 @@ impl GetRequest {
         self
     }
 
-    /// Appends the HTTP/1.1 head.
+    /// Appends the HTTP/1.1 request head.
     pub(super) fn write_http1(&self, out: &mut Vec<u8>) {
         let mut put = |name: &str, value: &[u8]| {
             out.extend_from_slice(name.as_bytes());
@@ -50,8 +50,8 @@ impl GetRequest {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The HTTP/2 request, for `https` or `http`. Values that were marked as sensitive stay so, and out of the tables
-    /// of header compression (RFC 7541 §7.1.3).
+    /// The HTTP/2 request, for `https` or `http`. Values marked as sensitive keep the mark, so they do not enter the
+    /// tables of header compression (RFC 7541 section 7.1.3).
     pub(super) fn to_http2(&self, secure: bool) -> Result<http::Request<()>, http::Error> {
         let uri = http::Uri::builder()
             .scheme(if secure { "https" } else { "http" })
@@ -66,7 +66,7 @@ impl GetRequest {
         Ok(request)
     }
 
-    /// Every field but Host.
+    /// Calls `put` for every field except Host.
     fn for_each_field(&self, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
         let is_given = |name: &HeaderName| self.headers.iter().any(|(n, _)| n == name);
         if !is_given(&header::USER_AGENT) {
@@ -79,7 +79,7 @@ impl GetRequest {
         let condition =
             self.if_range.as_ref().map(|validator| HeaderValue::from_bytes(validator.if_range_value().as_bytes()));
         match (range_value(self.range), condition) {
-            // A range without its condition could be of another file: rather none.
+            // A range without its condition could be of another version of the file, so neither is sent.
             (None, _) | (_, Some(Err(_))) => {}
             (Some(range), condition) => {
                 put(&header::RANGE, &range);
@@ -94,7 +94,7 @@ impl GetRequest {
     }
 }
 
-/// The Range field (RFC 9110 §14.2); none for the whole, or for no bytes at all.
+/// The Range field (RFC 9110 section 14.2); none for the whole resource, or for an empty range.
 fn range_value(ask: RequestRange) -> Option<HeaderValue> {
     let text = match ask {
         RequestRange::Full => return None,
@@ -105,7 +105,7 @@ fn range_value(ask: RequestRange) -> Option<HeaderValue> {
     HeaderValue::try_from(text).ok()
 }
 
-/// Our own fields with the capitals that old servers and boxes in between were tested with.
+/// Our own fields with the capitalization with which old servers and middleboxes were tested.
 fn canonical_case(name: &HeaderName) -> &str {
     match name.as_str() {
         "user-agent" => "User-Agent",
@@ -118,10 +118,11 @@ fn canonical_case(name: &HeaderName) -> &str {
     }
 }
 
-/// Who asks.
+/// Default value of User-Agent.
 const USER_AGENT: &str = concat!("marline/", env!("CARGO_PKG_VERSION"));
 
-/// What only the download itself sets; Connection and its kin would change the framing that we rely on.
+/// Fields that only this module may set. Connection and related fields would change the framing that the parser
+/// relies on.
 const MANAGED_FIELDS: [HeaderName; 10] = [
     header::HOST,
     header::RANGE,
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_it_wants_and_no_more() {
+    fn a_request_has_exactly_the_necessary_fields() {
         let mut out = Vec::new();
         get(RequestRange::Bounded(ByteRange::new(10, 20))).write_http1(&mut out);
         let want = "GET /a?b HTTP/1.1\r\nHost: h:81\r\nAccept: */*\r\nAccept-Encoding: identity\r\n\
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_asked_for_without_conditions() {
+    fn the_whole_resource_is_requested_without_conditions() {
         let mut out = Vec::new();
         get(RequestRange::Full).write_http1(&mut out);
         let text = String::from_utf8_lossy(&out).into_owned();
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_validator_from_a_spoilt_journal_injects_nothing() {
+    fn a_corrupt_validator_injects_no_field() {
         let mut out = Vec::new();
         let validator = Some(Validator::Etag("\"x\"\r\nEvil: yes".into()));
         GetRequest { if_range: validator, ..get(RequestRange::From(5)) }.write_http1(&mut out);

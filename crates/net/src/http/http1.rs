@@ -1,12 +1,12 @@
-//! An HTTP/1.1 connection (RFC 9112): requests out, pipelined; answers in, in order.
+//! An HTTP/1.1 connection (RFC 9112) with pipelined requests and responses in the same order.
 //!
-//! In: requests, verdicts, turns to read. Out: events and body bytes. [`Answers`] knows what the bytes mean; here is
-//! only the socket.
+//! This module handles the socket; [`ResponseParser`] parses the bytes.
 //!
-//! 1. A turn reads once, straight into the caller's buffer, and the body goes from there to the sink.
-//! 2. While a body of known length is due, no more is read than its rest and about a head behind it. So what has to
-//!    be kept aside is never more than a few KiB, and no connection needs a buffer of its own.
-//! 3. A failed write does not end anything: the server may have answered before it closed. Reading finds the end.
+//! 1. A call reads once, directly into the caller's buffer, and the body goes from there to the sink.
+//! 2. While a body of known length is due, at most its remainder and about a head after it are read. So the bytes to
+//!    be buffered are never more than a few KiB, and no connection needs a large buffer of its own.
+//! 3. A failed write does not end the connection: the server may have responded before it closed. Reading finds the
+//!    end.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -22,15 +22,15 @@ use super::response::ResponseParser;
 use super::transport::Transport;
 use super::{Event, GetRequest, Sink, socket_error};
 
-/// One connection.
+/// State of one connection.
 pub(super) struct Http1 {
     stream: Transport,
     responses: ResponseParser,
-    /// Heads of requests that are not written yet.
+    /// Heads of requests that were not written yet.
     write_buffer: Vec<u8>,
-    /// Bytes read and not yet taken: part of a head, or what lay behind one.
+    /// Bytes that were read and not parsed yet: part of a head, or what followed one.
     unparsed: Vec<u8>,
-    /// What ended the last read, after bytes that had to be delivered first.
+    /// Error of the last read, kept until the bytes before it are delivered.
     deferred_error: Option<io::Error>,
 }
 
@@ -50,7 +50,7 @@ impl Http1 {
         self.responses.expect_response(req);
     }
 
-    /// A request that is written already.
+    /// Queues a request that is already encoded.
     pub(super) fn request_raw(&mut self, req: ReqId, head: &[u8]) {
         self.write_buffer.extend_from_slice(head);
         self.responses.expect_response(req);
@@ -83,9 +83,12 @@ impl Http1 {
             if !self.responses.wants_bytes() {
                 return Poll::Pending;
             }
+            // `max_body` limits only body bytes; a head must be read completely to be useful.
             let in_body = self.responses.in_body();
             let max_body =
                 if in_body { usize::try_from(max_body.bytes()).unwrap_or(usize::MAX) } else { usize::MAX };
+            // Bytes that followed an earlier head or body come before new ones. If the parser uses none of them, the
+            // head is incomplete and more must be read.
             if !self.unparsed.is_empty() {
                 let part = self.unparsed.get(..max_body).unwrap_or(&self.unparsed);
                 let (used, event) = self.responses.feed(part, sink);
@@ -108,7 +111,8 @@ impl Http1 {
                         return Poll::Ready(event);
                     }
                 }
-                // TLS that ends without saying so: only inside a body that has an end of its own is that more than a plain end.
+                // TLS ended without close_notify. That is an error only inside a body whose end is known by its
+                // length or chunks.
                 Err(error)
                     if error.kind() == io::ErrorKind::UnexpectedEof
                         && (!self.responses.in_body() || self.responses.is_until_close()) =>
@@ -123,14 +127,15 @@ impl Http1 {
         }
     }
 
-    /// Hands fresh bytes on, and keeps what is left of them.
+    /// Passes new bytes to the parser, and buffers the rest.
     fn parse_read(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Option<Event> {
         let (used, event) = if self.unparsed.is_empty() { self.responses.feed(bytes, sink) } else { (0, None) };
         self.unparsed.extend_from_slice(&bytes[used..]);
         event
     }
 
-    /// One read of a plain socket. TLS gives at most a record at a time: there, as many as have come and fit.
+    /// Reads a plain socket once. TLS returns at most one record at a time, so it is read until the buffer is full or
+    /// nothing is pending.
     fn read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         if let Some(error) = self.deferred_error.take() {
             return Poll::Ready(Err(error));
@@ -155,7 +160,7 @@ impl Http1 {
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket accepts.
     fn write(&mut self, cx: &mut Context<'_>) {
         while !self.write_buffer.is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, &self.write_buffer) {
@@ -166,7 +171,7 @@ impl Http1 {
                 Poll::Pending => return,
             }
         }
-        // Only TLS has anything to flush, and its failures show when reading.
+        // Only TLS buffers anything to flush; its errors appear when reading.
         let _ = Pin::new(&mut self.stream).poll_flush(cx);
     }
 }

@@ -1,14 +1,13 @@
-//! An HTTP/2 connection (RFC 9113), driven by the h2 crate but polled by us.
+//! An HTTP/2 connection (RFC 9113). The h2 crate implements the protocol; the caller polls it.
 //!
-//! In: requests, verdicts, turns to read. Out: events and body bytes, of several answers side by side.
-//!
-//! 1. The windows are ours: as large as a fast link's pipe ([`Windows`]), and given back as bytes reach the sink, so
-//!    that flow control never slows a link down, and a reader that stops is felt by the server.
-//! 2. What has arrived is handed on before more is read, and nothing is read while the caller takes no body. So little
-//!    more than one turn's bytes is ever kept.
+//! 1. The flow-control windows are as large as the bandwidth-delay product of a fast link ([`Http2Windows`]). Credit
+//!    is returned as bytes reach the sink. So flow control does not slow a link down, and a reader that stops is
+//!    noticed by the server.
+//! 2. Received data is delivered before more is read, and nothing is read while the caller accepts no body. So little
+//!    more than the bytes of one call is ever buffered.
 //! 3. Requests beyond the server's SETTINGS_MAX_CONCURRENT_STREAMS wait here.
-//! 4. After GOAWAY the streams that the server still serves are finished; the rest is aborted at once, so that it can be
-//!    asked for elsewhere meanwhile.
+//! 4. After GOAWAY the streams that the server still serves are finished. The others are aborted at once, so that
+//!    they can be requested elsewhere meanwhile.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -27,46 +26,46 @@ use super::response_head::{self, ParsedHead};
 use super::transport::{LimitedStream, ReadBudget, Transport};
 use super::{Event, GetRequest, Sink, conn_error, socket_error};
 
-/// How much a server may send ahead of what was consumed (RFC 9113 §5.2). At most 2 GiB each.
+/// How much a server may send ahead of what was consumed (RFC 9113 section 5.2). At most 2 GiB each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Http2Windows {
-    /// On each stream.
+    /// Window of each stream.
     pub stream: DataSize,
-    /// On the connection.
+    /// Window of the connection.
     pub connection: DataSize,
 }
 
 impl Default for Http2Windows {
-    /// 8 and 16 MiB: 1 Gbit/s × 100 ms is 12.5 MB, and two streams share the connection while one takes over.
+    /// 8 and 16 MiB: 1 Gbit/s × 100 ms is 12.5 MB, and two streams share the connection while one replaces the other.
     fn default() -> Self {
         Self { stream: DataSize::from_mib(8), connection: DataSize::from_mib(16) }
     }
 }
 
-/// One connection.
+/// State of one connection.
 pub(super) struct Http2 {
     sender: SendRequest<Bytes>,
     connection: client::Connection<LimitedStream, Bytes>,
     read_budget: ReadBudget,
-    /// Requests that no stream could be opened for yet.
+    /// Requests for which no stream could be opened yet.
     queued: VecDeque<(ReqId, http::Request<()>)>,
     streams: VecDeque<StreamExchange>,
-    /// What happened and was not told yet.
+    /// Events that were not returned yet.
     events: VecDeque<Event>,
-    /// Requests so far.
+    /// Number of requests so far.
     request_count: u64,
-    /// Complete answers so far.
+    /// Number of complete responses so far.
     response_count: u64,
-    /// The server said GOAWAY.
+    /// The server sent GOAWAY.
     is_going_away: bool,
-    /// A body broke off with the connection.
+    /// A body was cut off by the end of the connection.
     has_broken_body: bool,
-    /// How the connection ended; what it had brought before is still to be told.
+    /// How the connection ended. Data that was received before is still delivered.
     connection_result: Option<Result<(), h2::Error>>,
     is_closed: bool,
 }
 
-/// One request and its answer.
+/// One request and its response.
 struct StreamExchange {
     req: ReqId,
     stage: StreamStage,
@@ -79,7 +78,7 @@ enum StreamStage {
     Body(RecvStream, u64),
 }
 
-/// What became of a stream in a turn.
+/// Result of polling a stream.
 enum StreamProgress {
     Idle,
     Reported,
@@ -119,7 +118,7 @@ impl Http2 {
         match get.to_http2(true) {
             Ok(request) => self.queued.push_back((req, request)),
             Err(error) => {
-                self.abort(req, conn_error(ConnErrorKind::Protocol, format!("cannot be asked for: {error}")))
+                self.abort(req, conn_error(ConnErrorKind::Protocol, format!("the request cannot be sent: {error}")))
             }
         }
     }
@@ -139,7 +138,7 @@ impl Http2 {
         self.events.retain(|event| !event.is_for(req));
         self.streams.retain_mut(|exchange| {
             if exchange.req == req {
-                // Dropping the stream then gives its unread bytes back to the connection's window.
+                // Dropping the stream then returns its unread bytes to the connection's window.
                 exchange.send_stream.send_reset(Reason::CANCEL);
             }
             exchange.req != req
@@ -159,11 +158,15 @@ impl Http2 {
             if self.is_closed {
                 return Poll::Pending;
             }
+            // First deliver what has already been received. Nothing is read from the socket while there are events.
             self.open_streams(cx);
             self.poll_streams(cx, sink, max_body);
             if !self.events.is_empty() {
                 continue;
             }
+            // While a body cannot be delivered, reading would only buffer more of it, so the socket is left alone.
+            // Heads that wait for acceptance do not stop reading, unless the connection has ended: then its end is
+            // reported after their bodies.
             let is_blocked = |exchange: &StreamExchange| match exchange.stage {
                 StreamStage::AwaitHead(_) => false,
                 StreamStage::HeadReported(_) => self.connection_result.is_some(),
@@ -172,6 +175,7 @@ impl Http2 {
             if self.streams.iter().any(is_blocked) {
                 return Poll::Pending;
             }
+            // All streams have delivered what was received before the connection ended.
             if let Some(end) = self.connection_result.take() {
                 self.on_connection_end(end);
                 continue;
@@ -179,11 +183,12 @@ impl Http2 {
             self.read_budget.set(READ_BUDGET);
             match Pin::new(&mut self.connection).poll(cx) {
                 Poll::Ready(end) => self.connection_result = Some(end),
-                // What the driver has just read wakes the streams, but they may not have been polled since.
+                // Bytes that the connection has just read wake the streams, which must be polled again.
                 Poll::Pending => {
                     self.open_streams(cx);
                     self.poll_streams(cx, sink, max_body);
                     if self.events.is_empty() {
+                        // The budget ended this read, so the socket may hold more bytes that will not wake the task.
                         if self.read_budget.is_exhausted() {
                             cx.waker().wake_by_ref();
                         }
@@ -194,7 +199,7 @@ impl Http2 {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends queued requests for which streams can be opened.
     fn open_streams(&mut self, cx: &mut Context<'_>) {
         while !self.queued.is_empty() {
             match self.sender.poll_ready(cx) {
@@ -206,7 +211,7 @@ impl Http2 {
                     }
                     return;
                 }
-                // Any other error is the connection's: the driver tells it.
+                // Any other error concerns the connection, and polling the connection reports it.
                 _ => return,
             }
             let Some((req, request)) = self.queued.pop_front() else { return };
@@ -226,7 +231,7 @@ impl Http2 {
         }
     }
 
-    /// Gives each stream a turn, until one has something to say. The one that spoke goes to the back.
+    /// Polls each stream until one reports an event. That stream moves to the end of the queue.
     fn poll_streams(&mut self, cx: &mut Context<'_>, sink: &mut dyn Sink, max_body: DataSize) {
         for _ in 0..self.streams.len() {
             let Some(mut exchange) = self.streams.pop_front() else { return };
@@ -255,7 +260,7 @@ impl Http2 {
         let fields = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         match response_head::parse_head(parts.status.as_u16(), true, fields, SystemTime::now()) {
             Ok(ParsedHead { mut head, location, content_disposition: disposition, meta, .. }) => {
-                // HTTP/2 frames bodies by itself: without a length it does not close.
+                // HTTP/2 frames bodies itself, so a response without a length does not close the connection.
                 head.closes_connection = false;
                 exchange.stage = StreamStage::HeadReported(body);
                 let meta = Box::new(meta);
@@ -295,7 +300,7 @@ impl Http2 {
                 Poll::Ready(None) => break Some(Ok(())),
                 Poll::Ready(Some(Err(error))) => break Some(Err(error)),
                 Poll::Ready(Some(Ok(bytes))) => {
-                    // It fails only for more than was received.
+                    // This fails only for more bytes than were received.
                     let _ = body.flow_control().release_capacity(bytes.len());
                     let take = usize::try_from(*limit_left).unwrap_or(usize::MAX).min(bytes.len());
                     *limit_left -= take as u64;
@@ -323,7 +328,7 @@ impl Http2 {
         }
     }
 
-    /// A stream failed: by itself, or with the connection, whose end will be told.
+    /// A stream failed: by itself, or because of the connection, whose end will be reported.
     fn on_stream_error(&mut self, req: ReqId, error: &h2::Error, kind: ConnErrorKind) -> StreamProgress {
         if error.is_reset() {
             self.abort(req, http2_error(error, kind));
@@ -347,7 +352,7 @@ impl Http2 {
         self.events.push_back(Event::Aborted { req, error });
     }
 
-    /// The connection is over.
+    /// Reports the end of the connection.
     fn on_connection_end(&mut self, end: Result<(), h2::Error>) {
         self.is_closed = true;
         let kind = match (
@@ -371,7 +376,7 @@ impl Http2 {
 }
 
 impl Event {
-    /// Whether it tells of this request.
+    /// Whether the event concerns this request.
     fn is_for(&self, request: ReqId) -> bool {
         match self {
             Self::Head { req, .. } | Self::Data { req, .. } | Self::End { req, .. } | Self::Aborted { req, .. } => {
@@ -382,7 +387,7 @@ impl Event {
     }
 }
 
-/// What an error of HTTP/2 means; `kind` where it is the other end that gave up.
+/// Converts an HTTP/2 error; `kind` is used if the peer has given up.
 fn http2_error(error: &h2::Error, kind: ConnErrorKind) -> ConnError {
     if let Some(error) = error.get_io() {
         let io_failure = socket_error("connection lost", error);
@@ -391,10 +396,10 @@ fn http2_error(error: &h2::Error, kind: ConnErrorKind) -> ConnError {
     }
     match error.reason() {
         Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => {
-            conn_error(ConnErrorKind::Http1Required, "the server wants HTTP/1.1")
+            conn_error(ConnErrorKind::Http1Required, "the server requires HTTP/1.1")
         }
         Some(Reason::NO_ERROR) if error.is_go_away() => conn_error(kind, "the server ends the HTTP/2 connection"),
-        // What is wrong is the encryption, which HTTP/1.1 does not judge (RFC 9113 section 9.2.2).
+        // The error concerns the encryption, which HTTP/1.1 does not restrict (RFC 9113 section 9.2.2).
         Some(Reason::INADEQUATE_SECURITY) if error.is_remote() => {
             conn_error(ConnErrorKind::Http1Required, "the server refuses HTTP/2 over this encryption")
         }
@@ -402,18 +407,20 @@ fn http2_error(error: &h2::Error, kind: ConnErrorKind) -> ConnError {
             conn_error(ConnErrorKind::StreamRefused, "the server refused the stream")
         }
         Some(reason) if error.is_remote() => {
-            conn_error(kind, format!("the server reset it: {}", reason.description()))
+            conn_error(kind, format!("the server reset the stream: {}", reason.description()))
         }
         Some(reason) => conn_error(ConnErrorKind::Protocol, format!("broken HTTP/2: {}", reason.description())),
         None => conn_error(ConnErrorKind::Protocol, format!("broken HTTP/2: {error}")),
     }
 }
 
-/// Streams before the server's settings have told how many it allows; the others wait for them. chosen: more than links
-/// ask for in the first round trip. nginx since 1.25.3 (and Debian's 1.22) refuses what goes beyond twice its limit at once.
+/// Number of streams before the server's SETTINGS state its limit; further ones wait for them. chosen: more than
+/// links request in the first RTT. nginx since 1.25.3 (and Debian's 1.22) refuses streams beyond twice its limit at
+/// once.
 const INITIAL_STREAMS: usize = 8;
 
-/// What a turn of the driver reads at most. Chosen: as much as a turn of HTTP/1.1 on a plain socket.
+/// Maximum number of bytes that one poll of the connection reads. chosen: as much as one HTTP/1.1 read of a plain
+/// socket.
 const READ_BUDGET: usize = 256 * 1024;
-/// RFC 9113 §6.9.1.
+/// RFC 9113 section 6.9.1.
 const MAX_WINDOW: u32 = (1 << 31) - 1;

@@ -1,7 +1,7 @@
-//! What a server says of its file for other sources: copies of it (RFC 6249) and its digest (RFC 9530, RFC 3230).
+//! Parses the mirrors (RFC 6249) and digests (RFC 9530, RFC 3230) of a file from the fields of a response.
 //!
-//! Only strong digests count. `Digest` is obsolete, and some servers send it for a part instead of the whole, so it counts
-//! only beside copies, as RFC 6249 has it; `Repr-Digest` is of the whole file by its definition.
+//! Only strong digests count. `Digest` is obsolete, and some servers send it for a part instead of the whole. So it
+//! counts only together with mirrors, as in RFC 6249. `Repr-Digest` by definition covers the whole file.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,8 +11,8 @@ use super::ResponseMeta;
 use crate::checksum::Checksum;
 
 impl ResponseMeta {
-    /// The copies of the file that the response names, the preferred ones first (RFC 6249 section 3.1); `base` is where it came
-    /// from.
+    /// The mirrors of the file that the response lists, the preferred ones first (RFC 6249 section 3.1); `base` is
+    /// the URL of the response.
     pub fn mirrors(&self, base: &Url) -> Vec<Url> {
         let mut mirrors: Vec<(u32, Url)> = Vec::new();
         for link in self.links.iter().flat_map(|field| split_unquoted(field, ',')) {
@@ -37,7 +37,7 @@ impl ResponseMeta {
         mirrors.into_iter().map(|(_, url)| url).collect()
     }
 
-    /// The digest of the whole file that the response names.
+    /// The digest of the whole file that the response states.
     pub fn full_digest(&self) -> Option<Checksum> {
         let parse_digest = |fields: &[String], quote: &str| {
             let values: Vec<(String, Vec<u8>)> = fields
@@ -65,7 +65,7 @@ impl ResponseMeta {
     }
 }
 
-/// The parts of a field's value between these separators, but not within `<…>` or quotes.
+/// Splits the value of a field at a separator, but not within `<…>` or quotes.
 fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut in_target, mut in_quotes, mut is_escaped) = (false, false, false);
     text.split(move |c: char| {
@@ -81,9 +81,9 @@ fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How many copies are read of a response.
+/// Maximum number of mirrors of one response.
 const MAX_MIRRORS: usize = 32;
-/// RFC 6249 section 3.1: without a priority a copy comes last.
+/// RFC 6249 section 3.1: mirrors without a priority come last.
 const DEFAULT_PRIORITY: u32 = 999_999;
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_read_in_the_order_of_their_priorities() {
+    fn mirrors_are_returned_in_the_order_of_their_priorities() {
         let links = [
             "<http://b.example/f,1;x>; rel=duplicate; pri=2; geo=de, </other>; rel=\"preload duplicate\"; pri=1",
             "<http://c.example/f>;rel=\"duplicate\",<http://d.example/f>; title=\"a, b; rel=duplicate\"; rel=next",

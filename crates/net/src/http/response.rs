@@ -1,15 +1,15 @@
-//! The answers of one HTTP/1.1 connection, in order, without I/O.
+//! Parses the responses of one HTTP/1.1 connection in order, without I/O.
 //!
-//! In: the requests that were sent, the bytes that came, verdicts on heads, the connection's end. Out: events, and
-//! slices of body for the sink. It keeps nothing of the bytes: what it does not take (an unfinished head, or what lies
-//! behind an event) the caller offers again.
+//! Inputs are the requests that were sent, received bytes, acceptance or cancellation of responses, and the end of
+//! the connection. Outputs are events, and slices of body for the sink. The parser keeps no bytes: those that it does
+//! not use (an unfinished head, or what follows an event) must be passed again with the next call.
 //!
 //! ```text
-//!            head            accept             last byte
-//!   Head ───────────▶ Verdict ───────▶ Body ───────────────▶ Head (next request) or Over (the answer closes)
+//!            head                  accept             last byte
+//!   Head ──────────▶ HeadReported ───────▶ Body ───────────────▶ Head (next request) or Closed (the response closes)
 //! ```
 //!
-//! The framing of one answer decides where the next one starts, so every doubt ends the connection.
+//! The framing of one response determines where the next one starts, so every ambiguity ends the connection.
 
 use std::collections::VecDeque;
 use std::time::SystemTime;
@@ -25,50 +25,50 @@ use super::lenient::{
 use super::response_head::{self, Framing};
 use super::{Event, Sink, conn_error};
 
-/// Where the connection stands in its answers.
+/// Position of the connection within its responses.
 enum ParserState {
-    /// Before or within the head of the oldest request's answer.
+    /// Before or within the head of the response to the oldest request.
     Head,
-    /// The head was reported.
+    /// The head was reported and waits for acceptance.
     HeadReported(Framing),
-    /// Within its body.
+    /// Within the body.
     Body(BodyState),
-    /// Nothing more will be taken.
+    /// No further bytes are accepted.
     Closed,
 }
 
-/// What is left of a body.
+/// The remainder of a body.
 struct BodyState {
     framing: BodyFraming,
     /// How many more bytes may be delivered.
     limit_left: u64,
-    /// More than that has come.
+    /// More bytes than that have arrived.
     limit_exceeded: bool,
 }
 
-/// How the rest of a body is framed.
+/// How the remainder of a body is framed.
 enum BodyFraming {
     Length(u64),
     Chunked(ChunkDecoder),
     UntilClose,
 }
 
-/// The answers of one connection.
+/// Parser of one connection's responses.
 pub(super) struct ResponseParser {
-    /// Requests without a complete answer, the oldest first.
+    /// Requests without a complete response, the oldest first.
     pending: VecDeque<ReqId>,
     state: ParserState,
-    /// Requests that were not wanted any more before their head came.
+    /// Requests that were cancelled before their head arrived.
     cancelled: Vec<ReqId>,
-    /// The present or last answer said that it closes.
+    /// The current or last response stated that the connection closes.
     closes_connection: bool,
-    /// Complete answers so far.
+    /// Number of complete responses so far.
     completed: u64,
-    /// The end, to be reported when nothing else is left.
+    /// The reason of the end, reported after all other events.
     close_reason: Option<ConnError>,
-    /// So many bytes of a head have come that does not end among them.
+    /// Number of bytes of an incomplete head that were already searched for its end.
     scanned_len: usize,
-    /// The connection ended without the end of TLS.
+    /// The connection ended without a TLS close_notify.
     lacks_tls_close: bool,
 }
 
@@ -86,12 +86,12 @@ impl ResponseParser {
         }
     }
 
-    /// A request was queued behind the others.
+    /// Registers a request that was queued after the others.
     pub(super) fn expect_response(&mut self, req: ReqId) {
         self.pending.push_back(req);
     }
 
-    /// The body of the answer at hand may flow.
+    /// Accepts the body of the current response.
     pub(super) fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
         if self.pending.front() != Some(&req) {
             return;
@@ -107,12 +107,12 @@ impl ResponseParser {
         }
     }
 
-    /// An answer is not wanted: the connection will stop at it.
+    /// Declines a response: the connection will stop at it.
     pub(super) fn cancel(&mut self, req: ReqId) {
         self.cancelled.push(req);
     }
 
-    /// Whether bytes are of use now: not while a head waits for its verdict.
+    /// Whether the parser can use bytes now: not while a head waits for acceptance.
     pub(super) fn wants_bytes(&self) -> bool {
         match self.state {
             ParserState::Head => !self.is_cancelled(),
@@ -126,12 +126,12 @@ impl ResponseParser {
         matches!(self.state, ParserState::Body(_))
     }
 
-    /// Whether the next bytes belong to a body that has neither length nor chunks.
+    /// Whether the next bytes belong to a body with neither a length nor chunks.
     pub(super) fn is_until_close(&self) -> bool {
         matches!(self.state, ParserState::Body(BodyState { framing: BodyFraming::UntilClose, .. }))
     }
 
-    /// How much to read at one time, so that little of what follows a body must be kept aside.
+    /// How much to read at one time, so that few bytes after a body must be buffered.
     pub(super) fn read_size(&self) -> usize {
         match &self.state {
             ParserState::Body(BodyState { framing: BodyFraming::Length(n), limit_left, .. }) => {
@@ -142,14 +142,14 @@ impl ResponseParser {
         }
     }
 
-    /// What can be said without further bytes: a body of no bytes is complete, or all is over.
+    /// The next event that needs no further bytes: the end of an empty or complete body, or of the connection.
     pub(super) fn next_event(&mut self) -> Option<Event> {
         if let ParserState::Body(body) = &self.state
             && !self.is_cancelled()
         {
             if body.is_cut_by_limit() {
                 let event = self.end_response();
-                self.close(conn_error(ConnErrorKind::CleanClose, "the rest of the last answer was not wanted"));
+                self.close(conn_error(ConnErrorKind::CleanClose, "the rest of the last response was not needed"));
                 return event;
             }
             if body.is_complete() {
@@ -162,7 +162,7 @@ impl ResponseParser {
         None
     }
 
-    /// Takes bytes from the front of what has come; says how many it took, and what they mean.
+    /// Parses bytes; returns how many were used, and an event.
     pub(super) fn feed(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> (usize, Option<Event>) {
         if !self.wants_bytes() || bytes.is_empty() {
             return (0, None);
@@ -182,7 +182,8 @@ impl ResponseParser {
         }
     }
 
-    /// The connection has ended: without an error where `error` is none. `unread` bytes of a head had come.
+    /// Reports the end of the connection, with an error or as a normal close. `unread` bytes of an incomplete head
+    /// are buffered.
     pub(super) fn on_eof(&mut self, error: Option<ConnError>, unread: usize) {
         let reason = error.as_ref().map_or("the server closed the connection", |cause| cause.text.as_str());
         let end = match &self.state {
@@ -215,8 +216,8 @@ impl ResponseParser {
         self.close(end);
     }
 
-    /// TCP has ended and TLS has not (RFC 8446 section 6.1). Many servers close like this. It is the end of a body that has no
-    /// other, and of what is said between two answers.
+    /// TCP has ended without a TLS close_notify (RFC 8446 section 6.1), as with many servers. This is accepted as the
+    /// end of a body that has no other end, and between two responses.
     pub(super) fn on_eof_without_tls_close(&mut self, unread: usize) {
         self.lacks_tls_close = true;
         self.on_eof(None, unread);
@@ -224,6 +225,7 @@ impl ResponseParser {
 
     fn feed_head(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
         let Some(&req) = self.pending.front() else { return self.on_unsolicited(bytes) };
+        // The bytes may still become one of the nonstandard prefixes: wait for more.
         let may_begin = |prefix: &[u8]| {
             prefix.get(..bytes.len()).is_some_and(|first| starts_with(first, bytes, prefix == HTTP_PREFIX))
         };
@@ -233,22 +235,26 @@ impl ResponseParser {
         if !self.may_hold_head_end(bytes) {
             return (0, None);
         }
+        // Step 1: replace a nonstandard prefix (such as `ICY `) by its HTTP/1 form. The copy is only made for such
+        // servers.
         let prefix_match =
             NONSTANDARD_PREFIXES.iter().find(|(prefix, _)| starts_with(bytes, prefix, *prefix == HTTP_PREFIX));
         let prefix_match =
             prefix_match.filter(|(prefix, replacement)| prefix != replacement || !bytes.starts_with(prefix));
         let rewritten = prefix_match.map(|(prefix, replacement)| [*replacement, &bytes[prefix.len()..]].concat());
-        // How many bytes what is parsed has more than what came.
+        // How many bytes longer the parsed head is than the received one; wraps if it is shorter.
         let mut added_len =
             prefix_match.map_or(0, |(prefix, replacement)| replacement.len().wrapping_sub(prefix.len()));
         let mut head = rewritten.as_deref().unwrap_or(bytes);
         let mut usual_fields = [httparse::EMPTY_HEADER; USUAL_FIELDS];
         let (mut all_fields, joined, normalized);
         let mut response = httparse::Response::new(&mut usual_fields);
+        // Step 2: strict parsing, which succeeds for nearly all heads.
         let mut parsed = response.parse(head);
         if parsed.is_err() && head.len() < LONG_HEAD_LEN && may_be_status_line(head) {
             return (0, None);
         }
+        // Step 3: normalize the status line; it is parsed again in step 4.
         if parsed.is_err()
             && let Some((end, line)) = normalized_status_line(head)
         {
@@ -257,14 +263,15 @@ impl ResponseParser {
             head = &normalized;
         }
         if parsed.is_err() {
-            // There are more fields than usual, or one has a syntax error: a control byte in its value, a blank before the colon,
-            // a line that continues in the next one. RFC 9112 §5 has such a field refused or dropped. The other fields are
-            // still usable, unless the field with the error is one that says where the body ends.
+            // Step 4: there are more fields than usual, or one has a syntax error: a control byte in its value, a blank
+            // before the colon, or a continuation line. RFC 9112 section 5 requires such a field to be rejected or
+            // dropped. The other fields remain usable, unless the invalid one determines where the body ends.
             head = &head[..head_end(head).unwrap_or(head.len())];
             let lines = head.iter().filter(|byte| **byte == b'\n').count();
             all_fields = vec![httparse::EMPTY_HEADER; lines.min(MAX_FIELDS)];
             (response, parsed) = parse_leniently(head, &mut all_fields);
         }
+        // Step 5: join continuation lines, which the lenient parser accepts only in some positions.
         if parsed.is_err_and(|error| error != httparse::Error::TooManyHeaders) && has_folds(head) {
             joined = join_folds(head);
             all_fields =
@@ -284,6 +291,7 @@ impl ResponseParser {
         let status = response.code.unwrap_or_default();
         match status {
             101 => return self.fail_protocol("the server switched to another protocol"),
+            // Interim responses such as 103 are skipped; the final one follows.
             100..=199 => return (used, None),
             _ => {}
         }
@@ -312,8 +320,8 @@ impl ResponseParser {
         }
     }
 
-    /// Whether a head may end among these bytes. A long one is read once its end is there, so that the time that it takes grows
-    /// with its length alone, however it comes.
+    /// Whether a head may end within these bytes. A long head is parsed only when its end has arrived, so that the
+    /// time is linear in its length, however it is segmented.
     fn may_hold_head_end(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() < LONG_HEAD_LEN || bytes.len() >= MAX_HEAD_LEN {
             return true;
@@ -326,17 +334,17 @@ impl ResponseParser {
             || unscanned.windows(3).any(|triple| triple == b"\n\r\n")
     }
 
-    /// Bytes came although nothing was asked for. Servers that give up an idle connection may say so with a 408; some end
-    /// a body with a line more than they should.
+    /// Handles bytes without a pending request. Servers that close an idle connection may send a 408 first, and some
+    /// send an extra line end after a body.
     fn on_unsolicited(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
         if bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
             return (bytes.len(), None);
         }
         if bytes.starts_with(b"HTTP/1.1 408") {
-            self.close(conn_error(ConnErrorKind::CleanClose, "the server ended the idle connection"));
+            self.close(conn_error(ConnErrorKind::CleanClose, "the server closed the idle connection"));
             return (0, self.next_event());
         }
-        self.fail_protocol("the server sent more than was asked for")
+        self.fail_protocol("the server sent data without a request")
     }
 
     fn fail_protocol(&mut self, text: &str) -> (usize, Option<Event>) {
@@ -344,13 +352,16 @@ impl ResponseParser {
         (0, self.next_event())
     }
 
-    /// The answer at hand is complete.
+    /// Completes the current response.
     fn end_response(&mut self) -> Option<Event> {
         let req = self.pending.pop_front()?;
         self.completed += 1;
         self.state = ParserState::Head;
         if self.closes_connection {
-            self.close(conn_error(ConnErrorKind::CleanClose, "the server closes the connection after this answer"));
+            self.close(conn_error(
+                ConnErrorKind::CleanClose,
+                "the server closes the connection after this response",
+            ));
         }
         Some(Event::End { req, unconfirmed: std::mem::take(&mut self.lacks_tls_close) })
     }
@@ -360,14 +371,14 @@ impl ResponseParser {
         self.close_reason = Some(error);
     }
 
-    /// The answer at hand was cancelled: only the connection's end can follow.
+    /// Whether the current response was cancelled: then only the end of the connection can follow.
     fn is_cancelled(&self) -> bool {
         self.pending.front().is_some_and(|req| self.cancelled.contains(req))
     }
 }
 
 impl BodyState {
-    /// Whether all of it has come.
+    /// Whether the whole body has arrived.
     fn is_complete(&self) -> bool {
         match &self.framing {
             BodyFraming::Length(n) => *n == 0,
@@ -376,12 +387,13 @@ impl BodyState {
         }
     }
 
-    /// Whether everything that is wanted of it has come, and there is more.
+    /// Whether everything within the limit has arrived, and more follows.
     fn is_cut_by_limit(&self) -> bool {
         self.limit_exceeded || (self.limit_left == 0 && matches!(self.framing, BodyFraming::Length(1..)))
     }
 
-    /// Passes on what belongs to the body. Returns the bytes used, the payload among them, and what is wrong.
+    /// Delivers the bytes that belong to the body. Returns the bytes used, the payload bytes among them, and an
+    /// error.
     fn feed(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> (usize, u64, Option<ConnError>) {
         let before = self.limit_left;
         let (limit_left, exceeded) = (&mut self.limit_left, &mut self.limit_exceeded);
@@ -396,7 +408,8 @@ impl BodyState {
         let mut is_invalid = false;
         let used = match &mut self.framing {
             BodyFraming::Length(left) => {
-                // No further than what is wanted: where the rest was cut off must not depend on how the bytes came.
+                // No further than the limit: where the body is cut off must not depend on how the bytes were
+                // segmented.
                 let take = usize::try_from((*left).min(before)).unwrap_or(usize::MAX).min(bytes.len());
                 pass(&bytes[..take]);
                 *left -= take as u64;
@@ -417,15 +430,15 @@ impl BodyState {
     }
 }
 
-/// The largest head that is read, as in curl. nginx and Apache send at most 8 KiB by default.
+/// Maximum length of a head, as in curl. nginx and Apache send at most 8 KiB by default.
 const MAX_HEAD_LEN: usize = 300 * 1024;
-/// Longer ones are not read before they are complete.
+/// A head that is longer is parsed only when it is complete.
 const LONG_HEAD_LEN: usize = 8 * 1024;
-/// The fields of nearly all heads.
+/// Enough fields for nearly all heads.
 const USUAL_FIELDS: usize = 128;
-/// The most fields in a head.
+/// Maximum number of fields in a head.
 pub const MAX_FIELDS: usize = 4096;
-/// How much is read at one time while a head is due; what lies behind the head is kept aside, so it must be little.
+/// How much is read at one time while a head is due. It must be small, because what follows the head is buffered.
 const HEAD_READ_LEN: usize = 4 * 1024;
 
 #[cfg(test)]
@@ -445,7 +458,8 @@ mod tests {
         }
     }
 
-    /// What a connection with `requests` open requests says of these pieces, followed by an end. Runs of data are one.
+    /// The events of a connection with `requests` pending requests for these pieces, followed by its end. Data events
+    /// are omitted.
     fn parse_pieces(
         requests: u32,
         limit: Option<u64>,
@@ -489,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_nobody_may_read_hurts_only_itself() {
+    fn an_invalid_field_is_ignored_unless_it_frames_the_body() {
         let with = |field: &str| format!("HTTP/1.1 200 OK\r\n{field}\r\nContent-Length: 2\r\n\r\nok");
         for field in ["Content-Disposition: attachment; filename=\"a\x01b\"", "X: \x1b[31m"] {
             let (told, bodies) = parse_pieces(1, None, &[with(field).as_bytes()], None);
@@ -501,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_others_read_are_read() {
+    fn heads_that_other_programs_accept_are_parsed() {
         let rest = "Content-Length: 2\r\n\r\nok";
         for head in [
             "HTTP/1.1 200\r\n".to_owned() + rest,
@@ -540,14 +554,14 @@ mod tests {
             for cut in 0..head.len() {
                 let (first, second) = head.as_bytes().split_at(cut);
                 let (told, bodies) = parse_pieces(1, None, &[first, second], None);
-                assert_eq!(told, ["head 0 200", "end 0", "closed Finished"], "{head} cut at {cut}");
+                assert_eq!(told, ["head 0 200", "end 0", "closed CleanClose"], "{head} cut at {cut}");
                 assert_eq!(bodies.0, [(0, b"ok".to_vec())], "{head}");
             }
         }
     }
 
     #[test]
-    fn blanks_at_the_start_of_a_body_are_not_read_as_a_folded_field() {
+    fn blanks_at_the_start_of_a_body_are_not_parsed_as_a_continuation_line() {
         for head in [
             "HTTP/1.1 200 OK\r\nX-Long: a,\r\n \r\nContent-Length: 3\r\n\r\n",
             "HTTP/1.1 200 OK\nX-Long: a,\n\t\nContent-Length: 3\n\n",
@@ -562,7 +576,7 @@ mod tests {
                 for cut in 0..wire.len() {
                     let (first, second) = wire.as_bytes().split_at(cut);
                     let (told, bodies) = parse_pieces(1, None, &[first, second], None);
-                    assert_eq!(told, ["head 0 200", "end 0", "closed Finished"], "{wire:?} cut at {cut}");
+                    assert_eq!(told, ["head 0 200", "end 0", "closed CleanClose"], "{wire:?} cut at {cut}");
                     assert_eq!(bodies.0, [(0, body.as_bytes().to_vec())], "{wire:?} cut at {cut}");
                 }
             }
@@ -570,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn long_heads_are_read_however_they_come() {
+    fn long_heads_are_parsed_however_they_are_segmented() {
         let rest = "Content-Length: 2\r\n\r\nok";
         for head in [
             format!("HTTP/1.1 200 OK\r\n{}{rest}", format!("X: {}\r\n", "y".repeat(2000)).repeat(100)),
@@ -581,17 +595,17 @@ mod tests {
             for piece in [head.len(), 4096, 1000, 1] {
                 let pieces: Vec<&[u8]> = head.as_bytes().chunks(piece).collect();
                 let (told, bodies) = parse_pieces(1, None, &pieces, None);
-                assert_eq!(told, ["head 0 200", "end 0", "closed Finished"], "{} in {piece}", &head[..40]);
+                assert_eq!(told, ["head 0 200", "end 0", "closed CleanClose"], "{} in {piece}", &head[..40]);
                 assert_eq!(bodies.0, [(0, b"ok".to_vec())]);
             }
         }
     }
 
     #[test]
-    fn lines_that_only_end_a_body_are_skipped() {
+    fn line_ends_after_a_body_are_skipped() {
         let (told, _) =
             parse_pieces(1, None, &[b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok\r\n", b"\n"], None);
-        assert_eq!(told, ["head 0 200", "end 0", "closed Finished"]);
+        assert_eq!(told, ["head 0 200", "end 0", "closed CleanClose"]);
         assert_eq!(close_kind(1, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokJUNK"), "closed Protocol");
     }
 
@@ -604,7 +618,7 @@ mod tests {
         HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 3\r\n\r\nend";
 
     #[test]
-    fn pipelined_answers_read_the_same_wherever_they_are_cut() {
+    fn pipelined_responses_are_parsed_equally_wherever_they_are_cut() {
         let want = [
             "head 0 206",
             "end 0",
@@ -616,7 +630,7 @@ mod tests {
             "end 3",
             "head 4 200",
             "end 4",
-            "closed Finished",
+            "closed CleanClose",
         ];
         let bodies = vec![(0, b"hello".to_vec()), (1, b"abcd".to_vec()), (4, b"end".to_vec())];
         for cut in 0..=PIPELINED.len() {
@@ -633,14 +647,14 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_says_where_it_broke() {
+    fn an_early_end_is_classified_by_its_position() {
         let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
         for cut in 1..whole.len() {
             assert_eq!(close_kind(1, &whole[..cut]), "closed Truncated", "{cut}");
         }
-        assert_eq!(close_kind(1, whole), "closed Finished");
-        assert_eq!(close_kind(2, whole), "closed Finished");
-        assert_eq!(close_kind(0, b""), "closed Finished");
+        assert_eq!(close_kind(1, whole), "closed CleanClose");
+        assert_eq!(close_kind(2, whole), "closed CleanClose");
+        assert_eq!(close_kind(0, b""), "closed CleanClose");
         assert_eq!(close_kind(1, b""), "closed Reset");
         assert_eq!(
             close_kind(1, b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"),
@@ -649,12 +663,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_told_from_an_end() {
+    fn a_reset_is_distinguished_from_a_normal_end() {
         let reset = || Some(conn_error(ConnErrorKind::Reset, "reset"));
         let last = |wire: &[u8]| parse_pieces(1, None, &[wire], reset()).0.pop().unwrap_or_default();
         assert_eq!(last(b""), "closed Reset");
         assert_eq!(last(b"HTTP/1.1 200 OK\r\n\r\nuntil the clo"), "closed Truncated");
-        assert_eq!(parse_pieces(0, None, &[], reset()).0, ["closed Finished"]);
+        assert_eq!(parse_pieces(0, None, &[], reset()).0, ["closed CleanClose"]);
     }
 
     #[test]
@@ -662,26 +676,26 @@ mod tests {
         for version in ["1.0", "1.1"] {
             let wire = format!("HTTP/{version} 200 OK\r\n\r\nall of it");
             let (told, bodies) = parse_pieces(1, None, &[wire.as_bytes()], None);
-            assert_eq!(told, ["head 0 200", "end 0", "closed Finished"]);
+            assert_eq!(told, ["head 0 200", "end 0", "closed CleanClose"]);
             assert_eq!(bodies.0, [(0, b"all of it".to_vec())]);
         }
     }
 
     #[test]
-    fn more_than_was_accepted_is_never_delivered() {
+    fn bytes_beyond_the_limit_are_never_delivered() {
         for wire in [
             &b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789"[..],
             b"HTTP/1.1 200 OK\r\n\r\n123456789",
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\n123\r\n6\r\n456789\r\n",
         ] {
             let (told, bodies) = parse_pieces(1, Some(5), &[wire], None);
-            assert_eq!(told, ["head 0 200", "end 0", "closed Finished"]);
+            assert_eq!(told, ["head 0 200", "end 0", "closed CleanClose"]);
             assert_eq!(bodies.0, [(0, b"12345".to_vec())]);
         }
     }
 
     #[test]
-    fn what_is_not_http_ends_the_connection() {
+    fn data_that_is_not_http_ends_the_connection() {
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(5000));
         let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(310_000));
         for bad in [
@@ -707,11 +721,11 @@ mod tests {
             );
         }
         assert_eq!(close_kind(0, b"HTTP/1.1 200 OK\r\n\r\n"), "closed Protocol");
-        assert_eq!(close_kind(0, b"HTTP/1.1 408 Request Timeout\r\n\r\n"), "closed Finished");
+        assert_eq!(close_kind(0, b"HTTP/1.1 408 Request Timeout\r\n\r\n"), "closed CleanClose");
     }
 
     #[test]
-    fn a_cancelled_answer_stops_everything() {
+    fn a_cancelled_response_stops_the_connection() {
         let (mut answers, mut bodies) = (ResponseParser::new(), RecordedBodies(Vec::new()));
         answers.expect_response(ReqId(0));
         let (used, event) = answers.feed(PIPELINED, &mut bodies);
@@ -724,7 +738,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_server_makes_it_panic_or_overrun(
+        fn arbitrary_bytes_neither_panic_nor_exceed_the_limit(
             noise in prop::collection::vec(any::<u8>(), 0..200),
             at in 0..PIPELINED.len(),
             limit in 0_u64..8,

@@ -1,13 +1,13 @@
-//! The fields of an answer that decide anything, read into values.
+//! Parses the fields of a response head that affect how the response is used.
 //!
-//! In: a status and fields, as httparse or h2 give them. Out: core's [`Head`], how the body is framed, and the two texts
-//! (Location, Content-Disposition) that only the driver can judge.
+//! The result is core's [`ResponseHead`], the framing of the body, and the fields that only the driver can interpret
+//! (Location, Content-Disposition).
 //!
-//! 1. What frames the body must be beyond doubt: conflicting lengths and unknown transfer codings end the connection
-//!    (RFC 9112 §6.3).
-//! 2. What only helps is ignored when it is malformed: a Content-Range that cannot be is none, a weak validator is
-//!    none (RFC 9110 §8.8.1). A Content-Range is read in each spelling that leaves no doubt of what it means.
-//! 3. Where a field that must be single comes twice, the first one counts, unless rule 1 applies.
+//! 1. The framing of the body must be unambiguous: conflicting lengths and unknown transfer codings end the
+//!    connection (RFC 9112 section 6.3).
+//! 2. Optional information is ignored if it is malformed: an impossible Content-Range or a weak validator counts as
+//!    absent (RFC 9110 section 8.8.1). A Content-Range is accepted in every spelling with an unambiguous meaning.
+//! 3. If a field that must be unique occurs twice, the first one counts, unless rule 1 applies.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -19,18 +19,18 @@ use percent_encoding::percent_encode_byte;
 use super::conn_error;
 use crate::cookies;
 
-/// How the end of a body is found (RFC 9112 §6.3).
+/// How the end of a body is determined (RFC 9112 section 6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Framing {
-    /// So many bytes.
+    /// By this number of bytes.
     Length(u64),
-    /// The chunked coding.
+    /// By the chunked coding.
     Chunked,
-    /// The connection's end.
+    /// By the end of the connection.
     UntilClose,
 }
 
-/// A head, read.
+/// A parsed head.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ParsedHead {
     pub(super) head: ResponseHead,
@@ -40,28 +40,28 @@ pub(super) struct ParsedHead {
     pub(super) meta: ResponseMeta,
 }
 
-/// What an answer says of its body for whoever passes it on; each field as it was sent. Nothing here decides anything.
+/// The fields that describe a body, for programs that forward it; each as it was sent. No decision depends on them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResponseMeta {
-    /// Content-Type.
+    /// The Content-Type field.
     pub content_type: Option<String>,
-    /// ETag, a weak one too.
+    /// The ETag field, also if it is weak.
     pub etag: Option<String>,
-    /// Last-Modified.
+    /// The Last-Modified field.
     pub last_modified: Option<String>,
-    /// Content-Encoding, if it is another than `identity`.
+    /// The Content-Encoding field, unless it is `identity`.
     pub content_encoding: Option<String>,
-    /// Set-Cookie, each by itself. Bytes that are not UTF-8 are kept as the cookie jar keeps them.
+    /// The values of all Set-Cookie fields. Bytes that are not UTF-8 are encoded as in the cookie jar.
     pub set_cookies: Vec<String>,
-    /// Link, as far as it speaks of copies (RFC 6249).
+    /// The Link fields that contain mirrors (RFC 6249).
     pub links: Vec<String>,
-    /// Repr-Digest (RFC 9530).
+    /// The Repr-Digest fields (RFC 9530).
     pub repr_digests: Vec<String>,
-    /// Digest (RFC 3230).
+    /// The Digest fields (RFC 3230).
     pub digests: Vec<String>,
 }
 
-/// Fields gathered before they are judged together.
+/// The raw fields, which are collected before they are interpreted together.
 #[derive(Default)]
 struct HeadFields<'a> {
     content_length: Option<u64>,
@@ -85,10 +85,10 @@ struct HeadFields<'a> {
     digests: Vec<&'a str>,
 }
 
-/// Reads a final answer's head. `persistent` is false for HTTP/1.0, `now` dates what the answer does not.
+/// Parses the head of a final response. `persistent` is false for HTTP/1.0; `now` replaces a missing Date field.
 ///
 /// # Errors
-/// The body's framing is in doubt.
+/// The framing of the body is ambiguous.
 pub(super) fn parse_head<'a>(
     status: u16,
     persistent: bool,
@@ -156,7 +156,7 @@ impl<'a> HeadFields<'a> {
         if is("content-range") {
             self.content_range.get_or_insert(text);
         } else if text.contains(['\r', '\n']) {
-            // RFC 9112 §5.2 forbids folded lines. In none of these fields is one worth more than its absence.
+            // RFC 9112 section 5.2 forbids folded lines. A folded value of any of these fields is ignored.
         } else if is("content-type") {
             self.content_type.get_or_insert(text);
         } else if is("etag") {
@@ -170,7 +170,7 @@ impl<'a> HeadFields<'a> {
             self.refuses_ranges = text.eq_ignore_ascii_case("none");
         } else if is("content-encoding") {
             if tokens(text).any(|token| !token.eq_ignore_ascii_case("identity")) {
-                // Several fields are one list (RFC 9110 section 5.2).
+                // Several fields form one list (RFC 9110 section 5.2).
                 self.content_encodings.push(text);
             }
         } else if is("retry-after") {
@@ -189,7 +189,8 @@ impl<'a> HeadFields<'a> {
     }
 
     fn add_content_length(&mut self, text: Option<&str>) -> Result<(), ConnError> {
-        let invalid = || conn_error(ConnErrorKind::Protocol, "the server sent a Content-Length that is no number");
+        let invalid =
+            || conn_error(ConnErrorKind::Protocol, "the server sent a Content-Length that is not a number");
         for part in text.ok_or_else(invalid)?.split(',') {
             let length = parse_lenient_decimal(part.trim()).ok_or_else(invalid)?;
             if self.content_length.is_some_and(|known| known != length) {
@@ -201,13 +202,13 @@ impl<'a> HeadFields<'a> {
     }
 
     fn add_transfer_encoding(&mut self, text: Option<&str>) -> Result<(), ConnError> {
-        // The same field twice is one; the coding twice in one field would be another one.
+        // The same field twice counts once. The coding twice within one field would be a different coding.
         if self.is_chunked && text.is_some_and(|text| text.trim().eq_ignore_ascii_case("chunked")) {
             return Ok(());
         }
         for coding in tokens(text.unwrap_or("binary")) {
             match coding {
-                // No coding at all (RFC 2616 §3.6).
+                // It means no coding (RFC 2616 section 3.6).
                 _ if coding.eq_ignore_ascii_case("identity") => {}
                 _ if coding.eq_ignore_ascii_case("chunked") && !self.is_chunked => self.is_chunked = true,
                 _ => {
@@ -241,8 +242,8 @@ impl<'a> HeadFields<'a> {
         self.strong_date().map(|text| Validator::LastModified(text.to_owned()))
     }
 
-    /// Last-Modified beside an ETag. File systems and builds without clocks date everything alike; such a date tells
-    /// versions apart no better than none.
+    /// Last-Modified, in addition to an ETag. File systems and builds without a clock give all files the same date;
+    /// such a date does not distinguish versions.
     fn plausible_last_modified(&self) -> Option<String> {
         let is_plausible = self.last_modified?.duration_since(SystemTime::UNIX_EPOCH).ok()? >= EARLIEST_DATE;
         self.strong_date().filter(|_| is_plausible).map(str::to_owned)
@@ -255,9 +256,9 @@ impl<'a> HeadFields<'a> {
     }
 }
 
-/// `bytes 0-9/20`, `bytes 0-9/*` or `bytes */20` (RFC 9110 §14.4); none for what cannot be. Servers also write
-/// `bytes=0-9/20`, `bytes: 0-9/20` and `0-9/20`, put blanks around the numbers, and leave out the total, or the last
-/// byte where it is the file's.
+/// Parses `bytes 0-9/20`, `bytes 0-9/*` or `bytes */20` (RFC 9110 section 14.4); `None` for impossible values.
+/// Servers also write `bytes=0-9/20`, `bytes: 0-9/20` and `0-9/20`, put blanks around the numbers, and omit the
+/// total, or the last byte if it is the last one of the file.
 fn parse_content_range(text: &str) -> Option<ContentRange> {
     let unit = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (unit, rest) = text.split_at(unit);
@@ -288,7 +289,7 @@ fn parse_content_range(text: &str) -> Option<ContentRange> {
     Some(ContentRange { range: Some(ByteRange::new(first, end)), total: size })
 }
 
-/// Seconds, or a date (RFC 9110 §10.2.3); a date that has passed is no delay.
+/// Parses seconds or a date (RFC 9110 section 10.2.3); a date in the past means no delay.
 fn retry_delay(text: &str, now: SystemTime) -> Option<Duration> {
     if let Some(seconds) = parse_decimal(text) {
         return Some(Duration::from_secs(seconds));
@@ -297,20 +298,21 @@ fn retry_delay(text: &str, now: SystemTime) -> Option<Duration> {
     Some(retry_at.duration_since(now).unwrap_or(Duration::ZERO))
 }
 
-/// A strong entity tag: quotes, and between them no quote, blank or control character (RFC 9110 §8.8.3).
+/// Whether an entity tag is strong and valid: in quotes, without a quote, blank or control character between them
+/// (RFC 9110 section 8.8.3).
 fn is_strong_etag(etag: &str) -> bool {
     let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inner.is_some_and(|inner| inner.bytes().all(|b| b > b' ' && b != b'"' && b != 0x7f))
 }
 
-/// Decimal digits only: no sign, no blank.
+/// Parses decimal digits only: no sign, no blank.
 fn parse_decimal(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
 }
 
-/// A length as curl reads it: with a plus sign, or with something behind it, as in `600 bytes`, `600B`, `600.0` and `600;x=1`.
-/// Where another number may be meant, it is none.
+/// Parses a length as curl does: with a plus sign, or with trailing text, as in `600 bytes`, `600B`, `600.0` and
+/// `600;x=1`. `None` if it may mean another number.
 fn parse_lenient_decimal(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let (digits, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -320,7 +322,7 @@ fn parse_lenient_decimal(text: &str) -> Option<u64> {
     parse_decimal(digits).filter(|_| is_harmless)
 }
 
-/// A URL as a field has it. Bytes that are not UTF-8 are percent-encoded, as in browsers and curl.
+/// The URL in a field. Bytes that are not UTF-8 are percent-encoded, as in browsers and curl.
 fn url_text(value: &[u8]) -> String {
     let encode = |text: &mut String, byte: &u8| match byte {
         0x80.. => text.push_str(percent_encode_byte(*byte)),
@@ -334,7 +336,7 @@ fn url_text(value: &[u8]) -> String {
     text.trim().to_owned()
 }
 
-/// The text of a field whose value goes on in further lines.
+/// Joins the continuation lines of a field's value.
 fn unfolded(text: &str) -> String {
     let lines: Vec<&str> = text.split(['\r', '\n']).map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.len() < 2 { text.to_owned() } else { lines.join(" ") }
@@ -344,15 +346,15 @@ fn tokens(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|token| !token.is_empty())
 }
 
-/// From this age on a Last-Modified is strong: a change within the same second, and a difference between two clocks,
-/// can be ruled out (RFC 9110 §8.8.2.2; the minute is that of RFC 7232 §2.2.2).
+/// From this age on, Last-Modified is a strong validator: a change within the same second and a difference between
+/// two clocks are excluded (RFC 9110 section 8.8.2.2; the minute is from RFC 7232 section 2.2.2).
 const MIN_STRONG_AGE: Duration = Duration::from_secs(60);
-/// 1 January 1990, before the first web server: later than the zero of Unix (1970) and of FAT and ZIP (1980).
+/// 1 January 1990, before the first web server. It is later than the epochs of Unix (1970) and of FAT and ZIP (1980).
 const EARLIEST_DATE: Duration = Duration::from_secs(631_152_000);
 
-/// Of one answer. RFC 6265 section 6.1 asks for so many of a domain.
+/// Maximum of one response. RFC 6265 section 6.1 requires at least this number per domain.
 const MAX_COOKIES: usize = 50;
-/// chosen: mirror networks name some tens of copies, in one field or in one for each.
+/// chosen: mirror networks list several tens of mirrors, in one field or in one field each.
 const MAX_FIELD_VALUES: usize = 64;
 
 #[cfg(test)]
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_and_a_cookie_need_not_be_utf_8() {
+    fn locations_and_cookies_that_are_not_utf_8_are_accepted() {
         for (sent, want) in [
             (&b"/f\xe9/x?q=\xff"[..], "/f%E9/x?q=%FF"),
             ("/f\u{e9}/x".as_bytes(), "/f\u{e9}/x"),
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_content_range_is_read_or_is_none() {
+    fn a_content_range_is_parsed_or_ignored() {
         for (text, want) in [
             ("bytes 0-9/20", span(0, 10, Some(20))),
             ("Bytes 0-0/1", span(0, 1, Some(1))),
@@ -418,7 +420,7 @@ mod tests {
         ] {
             assert_eq!(head(206, &[("Content-Range", text)]).expect("read").head.range, want, "{text}");
         }
-        // A part under the status of the whole.
+        // A part of the file with status 200.
         assert_eq!(
             head(200, &[("Content-Range", "bytes 0-9/20")]).expect("read").head.range,
             span(0, 10, Some(20))
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicting_lengths_are_refused_and_equal_ones_are_one() {
+    fn conflicting_lengths_are_rejected_and_equal_ones_are_accepted() {
         for (values, want) in [
             (&["5"][..], Some(5)),
             (&["5", "5"], Some(5)),
@@ -457,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_ends_as_the_protocol_says() {
+    fn the_framing_follows_the_protocol() {
         let chunked = ("transfer-encoding", "Chunked");
         assert_eq!(head(200, &[chunked, ("content-length", "5")]).expect("read").framing, Framing::Chunked);
         assert_eq!(head(200, &[chunked]).expect("read").head.length, None);
@@ -498,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_a_number_or_a_date() {
+    fn retry_after_is_a_number_or_a_date() {
         let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
         for (text, want) in [
             ("120", Some(120)),
@@ -513,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_noticed() {
+    fn the_other_fields_are_parsed() {
         let answer = head(
             302,
             &[
@@ -538,11 +540,11 @@ mod tests {
         let several =
             [("content-encoding", "gzip"), ("content-encoding", "identity"), ("content-encoding", "gzip, br")];
         let several = head(200, &several).expect("read").meta.content_encoding;
-        assert_eq!(several.as_deref(), Some("gzip, gzip, br"), "several fields are one list");
+        assert_eq!(several.as_deref(), Some("gzip, gzip, br"), "several fields form one list");
     }
 
     #[test]
-    fn http_1_0_closes_unless_it_says_otherwise() {
+    fn an_http_1_0_connection_closes_unless_keep_alive_is_sent() {
         let read = |fields: &[(&str, &str)]| {
             let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
             parse_head(200, false, fields, SystemTime::UNIX_EPOCH).expect("read").head.closes_connection

@@ -1,19 +1,20 @@
-//! TLS: whom to trust, and what to say when trust fails.
+//! TLS client configuration, certificate verification, and the texts of TLS errors.
 //!
-//! In: a PEM file, or none for the system's roots. Out: one configuration for all connections of a run, so that sessions
-//! are resumed across links; and, for a failed handshake, a sentence that names what was expected and what came.
-//! Certificates are always verified: there is no switch to turn it off, a test server's CA goes into a file.
+//! The roots come from a PEM file or from the system. One configuration serves all connections of a run, so that
+//! sessions are resumed across links. Certificates are always verified: there is no switch to disable it, and the CA
+//! of a test server goes into the file.
 //!
-//! A file may also hold the server's own certificate, as people make it for one machine: what is in the file byte for
-//! byte needs no issuer, but still the right name and date ([`Exact`]).
+//! The file may also contain the server's own certificate, as people create it for a single machine. A certificate
+//! that is identical to one in the file needs no issuer, but still the right name and validity
+//! ([`PinnedOrChainVerifier`]).
 //!
-//! [`TroubleKind::Tls`] says that the next handshake would fail like this one: the certificate is not good, or the two
-//! ends have no protocol in common. A handshake that was broken off (a portal, a server without room, a lost path)
-//! says nothing of the next one, and is a reset.
+//! [`ConnErrorKind::Tls`] means that the next handshake would fail in the same way: the certificate is not valid, or
+//! both ends have no protocol in common. A handshake that was cut off (by a captive portal, an overloaded server or a
+//! failed path) says nothing about the next one, and counts as a reset.
 //!
-//! ring is the provider, chosen in [`provider`] alone. aws-lc-rs seals twice as many bytes a second and has the hybrid
-//! post-quantum key exchange, but it gathers entropy for 40 ms before the first handshake: two round trips of a Wi-Fi
-//! link at the start of every download, against 0.05 s of CPU time for each gigabyte.
+//! The cryptography is that of ring, selected in [`provider`] only. aws-lc-rs encrypts twice as many bytes per second
+//! and has the hybrid post-quantum key exchange. But it gathers entropy for 40 ms before the first handshake: two
+//! RTTs of a Wi-Fi link at the start of every download, against 0.05 s of CPU time per gigabyte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,27 +35,28 @@ use marline_core::fetch::{ConnError, ConnErrorKind};
 
 use super::{conn_error, socket_error};
 
-/// Why there is nobody to trust.
+/// Why no trusted certificate authorities are available.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustRootsError {
     /// The file of roots cannot be read.
-    #[error("{path}: {text}: no certificate authorities can be read from it")]
+    #[error("{path}: {text}: cannot read certificate authorities from this file")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         text: String,
     },
-    /// The system has no roots.
+    /// The system has no certificate authorities.
     #[error("no certificate authorities found on this system ({0}): install ca-certificates or name a --ca-file")]
     NoSystemRoots(String),
-    /// The library refused.
+    /// rustls rejected the configuration.
     #[error("TLS cannot be set up: {0}")]
     Rustls(#[from] rustls::Error),
 }
 
-/// TLS 1.3 and 1.2, trusting the authorities in `ca_file` only, or the system's if there is none. Offers HTTP/2 before
-/// HTTP/1.1 if `http2`, otherwise only HTTP/1.1. Reads files: call it once, and only if an `https` URL exists.
+/// Configures TLS 1.3 and 1.2. Trusts only the authorities in `ca_file`, or the system's without a file. Offers
+/// HTTP/2 before HTTP/1.1 if `http2`, otherwise only HTTP/1.1. Reads files: call it once, and only if there is an
+/// `https` URL.
 ///
 /// # Errors
 /// No authority could be read.
@@ -80,25 +82,25 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
     Ok(Arc::new(config))
 }
 
-/// Whom to trust in a run: read when the first `https` URL appears, which a redirect may name long after the start.
-/// Clones share what they learn of hosts.
+/// The TLS configuration of a run. It is read when the first `https` URL appears, which may be a redirect long after
+/// the start. Clones share what they learn about hosts.
 #[derive(Clone, Debug, Default)]
 pub struct TlsContext {
     ca_file: Option<PathBuf>,
     config: Option<Arc<ClientConfig>>,
-    /// Hosts and ports that want HTTP/1.1, although they offer HTTP/2.
+    /// Hosts and ports that require HTTP/1.1, although they offer HTTP/2.
     http1_hosts: Arc<Mutex<BTreeSet<(String, u16)>>>,
-    /// How often hosts refused streams of HTTP/2.
+    /// How often each host has refused HTTP/2 streams in a row.
     refused_streams: Arc<Mutex<BTreeMap<(String, u16), u32>>>,
 }
 
 impl TlsContext {
-    /// Those in this file only, or the system's.
+    /// Trusts the authorities in this file only, or those of the system.
     pub fn new(ca_file: Option<&Path>) -> Self {
         Self { ca_file: ca_file.map(Path::to_owned), ..Self::default() }
     }
 
-    /// The configuration of all connections.
+    /// The configuration for any host.
     ///
     /// # Errors
     /// As [`tls_config`].
@@ -111,7 +113,7 @@ impl TlsContext {
         Ok(config)
     }
 
-    /// The configuration of connections to one host.
+    /// The configuration for connections to one host.
     ///
     /// # Errors
     /// As [`tls_config`].
@@ -125,7 +127,8 @@ impl TlsContext {
         Ok(Arc::new(http1))
     }
 
-    /// A host has asked for HTTP/1.1 (RFC 9113 §7, HTTP_1_1_REQUIRED): HTTP/2 is not offered to it any more.
+    /// Records that a host has requested HTTP/1.1 (HTTP_1_1_REQUIRED, RFC 9113 section 7): HTTP/2 is no longer
+    /// offered to it.
     pub fn use_http1_for(&self, host: &str, port: u16) {
         let mut http1 = self.lock_http1_hosts();
         if http1.len() < MAX_HOSTS {
@@ -133,7 +136,7 @@ impl TlsContext {
         }
     }
 
-    /// A host has answered a request.
+    /// Records that a host has served a request.
     pub fn on_stream_served(&self, host: &str, port: u16) {
         let mut refused_streams = self.refused_streams.lock().unwrap_or_else(PoisonError::into_inner);
         if !refused_streams.is_empty() {
@@ -141,7 +144,8 @@ impl TlsContext {
         }
     }
 
-    /// A host has refused a stream. One that does so several times in a row is asked by HTTP/1.1 from then on; tells whether it is.
+    /// Records that a host has refused a stream. Returns whether it has done so several times in a row, and should be
+    /// used with HTTP/1.1 from now on.
     pub fn on_stream_refused(&self, host: &str, port: u16) -> bool {
         let mut refused_streams = self.refused_streams.lock().unwrap_or_else(PoisonError::into_inner);
         if refused_streams.len() >= MAX_HOSTS && !refused_streams.contains_key(&(host.to_owned(), port)) {
@@ -153,22 +157,22 @@ impl TlsContext {
     }
 
     fn lock_http1_hosts(&self) -> MutexGuard<'_, BTreeSet<(String, u16)>> {
-        // Nothing panics while it is held.
+        // No code panics while the lock is held.
         self.http1_hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Hosts that are remembered; few servers ask for HTTP/1.1 in this way.
+/// Maximum number of recorded hosts; few servers request HTTP/1.1 in this way.
 const MAX_HOSTS: usize = 1000;
-/// Refused streams after which HTTP/2 is not worth its connections. chosen: two links, twice each.
+/// Number of refused streams after which HTTP/2 is not used any more. chosen: two links, twice each.
 const MAX_REFUSED_STREAMS: u32 = 4;
 
-/// The one place that names the cryptography.
+/// The only function that selects the cryptography.
 fn provider() -> CryptoProvider {
     rustls::crypto::ring::default_provider()
 }
 
-/// Trusts what the file's authorities have signed, and the file's certificates themselves.
+/// Trusts certificates that the file's authorities have signed, and the file's certificates themselves.
 #[derive(Debug)]
 struct PinnedOrChainVerifier {
     webpki: Arc<WebPkiServerVerifier>,
@@ -186,8 +190,9 @@ impl ServerCertVerifier for PinnedOrChainVerifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let chained = self.webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match chained {
-            // Dates come before these in webpki: what is neither expired nor early has only no issuer, or is an authority's
-            // own, as `openssl req -x509` makes it. That it is the one in the file says more than both.
+            // webpki checks the dates before these errors. So a certificate with one of them is neither expired nor
+            // early: it only has no known issuer, or is that of an authority, as `openssl req -x509` creates it.
+            // Being identical to one in the file is stronger evidence than both.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::Other(_),
             )) if self.pinned.iter().any(|trusted| trusted == end_entity) => {
@@ -250,7 +255,7 @@ fn pem_error_text(error: rustls::pki_types::pem::Error) -> String {
     }
 }
 
-/// What a failed handshake with `server` means.
+/// Converts the error of a failed handshake with `server`.
 pub(super) fn handshake_error(server: &str, error: &io::Error) -> ConnError {
     let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         if error.kind() == io::ErrorKind::UnexpectedEof {
@@ -281,8 +286,8 @@ pub(super) fn handshake_error(server: &str, error: &io::Error) -> ConnError {
     conn_error(kind, format!("{server}: {why}"))
 }
 
-/// What an alert says of the next handshake (RFC 8446 §6.2). Only those that name what is missing are lasting:
-/// `handshake_failure` and `internal_error` are also what a server without room says.
+/// What an alert means for the next handshake (RFC 8446 section 6.2). Only alerts that name a missing capability are
+/// permanent: overloaded servers also send `handshake_failure` and `internal_error`.
 fn alert_kind(alert: AlertDescription) -> ConnErrorKind {
     match alert {
         AlertDescription::ProtocolVersion
@@ -307,10 +312,10 @@ fn certificate_error_text(server: &str, error: &CertificateError) -> String {
         }
         CertificateError::Expired => "the certificate has expired".to_owned(),
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "the certificate is not valid yet: is the clock right?".to_owned()
+            "the certificate is not valid yet: check the clock".to_owned()
         }
         CertificateError::UnknownIssuer => {
-            "the certificate's issuer is not trusted; name the authority with --ca-file if you know it".to_owned()
+            "the certificate's issuer is not trusted; if you trust it, name a file that contains it with --ca-file".to_owned()
         }
         CertificateError::BadSignature => {
             "the certificate was not signed by the authority that it names".to_owned()
@@ -318,18 +323,18 @@ fn certificate_error_text(server: &str, error: &CertificateError) -> String {
         CertificateError::Revoked => "the certificate has been revoked".to_owned(),
         CertificateError::BadEncoding => "the certificate cannot be read".to_owned(),
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "the certificate is not one for servers".to_owned()
+            "the certificate is not a server certificate".to_owned()
         }
-        // The library has no type for it in its interface.
+        // The library does not export a type for this error.
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            "the certificate is its own authority; name a file that holds it with --ca-file if you know it"
+            "the certificate is that of an authority itself; if you trust it, name a file that contains it with --ca-file"
                 .to_owned()
         }
         other => format!("the certificate is not valid: {}", readable_text(&other.to_string())),
     }
 }
 
-/// The library's names of things as words: `HandshakeFailure` is `handshake failure`, and brackets go.
+/// Turns identifiers of the library into words: `HandshakeFailure` becomes `handshake failure`; brackets are removed.
 fn readable_text(text: &str) -> String {
     let mut words = String::with_capacity(text.len() + 8);
     let mut before = ' ';
@@ -352,7 +357,7 @@ fn readable_text(text: &str) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// rustls writes a presented name as `DnsName("x")`: the name in it.
+/// Extracts the name from rustls's notation `DnsName("x")`.
 fn presented_name(name: &str) -> &str {
     name.split_once("(\"").and_then(|(_, rest)| rest.strip_suffix("\")")).unwrap_or(name)
 }
@@ -371,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_will_fail_again_is_lasting() {
+    fn only_errors_that_will_recur_are_permanent() {
         let kind = |error: io::Error| handshake_error("h", &error).kind;
         let tls = |error: rustls::Error| kind(io::Error::new(io::ErrorKind::InvalidData, error));
         for bad in [CertificateError::UnknownIssuer, CertificateError::Expired, CertificateError::NotValidForName] {
@@ -387,7 +392,7 @@ mod tests {
         assert_eq!(kind(io::ErrorKind::TimedOut.into()), ConnErrorKind::TimedOut);
     }
 
-    /// What becomes of a server's own certificate in the file, if the server is called `name`.
+    /// Verifies a server's own certificate that is in the file, for a server called `name`.
     fn verify_self_signed(
         name: &str,
         change: impl FnOnce(&mut rcgen::CertificateParams),
@@ -406,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_in_the_file_is_trusted_itself_for_its_name_and_its_time() {
+    fn a_certificate_in_the_file_is_trusted_for_its_name_and_validity() {
         let authority = |params: &mut rcgen::CertificateParams| {
             params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         };
@@ -425,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_of_the_library_is_shown() {
+    fn identifiers_of_the_library_are_shown_as_words() {
         assert_eq!(
             readable_text("peer is incompatible: Tls12NotOffered"),
             "peer is incompatible: tls12 not offered"

@@ -1,7 +1,7 @@
-//! The bytes of a connection: plain TCP, or TLS over it.
+//! The byte stream of a connection: plain TCP, or TLS over TCP.
 //!
-//! A plain socket is read straight into the caller's buffer. rustls asks for 4 KiB at a time, which would be a system
-//! call each, so below TLS there is a read buffer; it costs one copy, far less than the calls that it saves.
+//! A plain socket is read directly into the caller's buffer. rustls reads 4 KiB at a time, which would be a system
+//! call each, so there is a read buffer below TLS. It costs one copy, far less than the calls that it saves.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// A connected socket, and a count of the bytes that are written to it.
+/// A connected socket, with an optional counter of the bytes that are written to it.
 pub(super) struct Transport {
     kind: TransportKind,
     sent_bytes: Option<Arc<AtomicU64>>,
@@ -30,7 +30,7 @@ impl Transport {
         Self { kind: TransportKind::Plain(tcp), sent_bytes: sent }
     }
 
-    /// `sent` counts what is written before it is encrypted.
+    /// `sent` counts the bytes before encryption.
     pub(super) fn tls(tls: TlsStream<BufReader<TcpStream>>, sent: Option<Arc<AtomicU64>>) -> Self {
         Self { kind: TransportKind::Tls(Box::new(tls)), sent_bytes: sent }
     }
@@ -39,7 +39,7 @@ impl Transport {
         matches!(self.kind, TransportKind::Tls(_))
     }
 
-    /// The socket, for questions to the kernel.
+    /// The socket, to query the kernel about it.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         match &self.kind {
             TransportKind::Plain(tcp) => tcp.as_fd(),
@@ -84,14 +84,15 @@ impl AsyncWrite for Transport {
     }
 }
 
-/// A stream of which only so much is read at one time: the HTTP/2 codec would read on for as long as bytes come, and
-/// keep all of them.
+/// A stream with a limited read budget. Without a limit the HTTP/2 codec would read as long as bytes arrive, and
+/// buffer all of them.
 pub(super) struct LimitedStream {
     stream: Transport,
     budget: ReadBudget,
 }
 
-/// How much may still be read from a [`Metered`] stream; shared with who owns it, for the codec does not give it back.
+/// How much may still be read from a [`LimitedStream`]. Shared with its owner, because the codec does not return the
+/// stream.
 #[derive(Clone, Default)]
 pub(super) struct ReadBudget(Arc<AtomicUsize>);
 
@@ -100,7 +101,7 @@ impl ReadBudget {
         self.0.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether reading stopped here and not for want of bytes. Nobody wakes the task then.
+    /// Whether reading stopped because of the budget and not for lack of data. Then nothing wakes the task.
     pub(super) fn is_exhausted(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
@@ -127,8 +128,9 @@ impl AsyncRead for LimitedStream {
     }
 }
 
-/// A failed write does not end anything: the server may have said why (GOAWAY) before it closed. Reading finds the end.
-/// The codec sends its own end before it tells of the server's, so that may fail, too.
+/// Writing ignores failures because the peer has closed: the server may have sent the reason (GOAWAY) before. Reading
+/// finds the end of the connection. The codec sends its own GOAWAY before it reports the server's, so that may fail
+/// as well.
 impl AsyncWrite for LimitedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf).map(|result| ignore_peer_close(result, buf.len()))
@@ -143,7 +145,7 @@ impl AsyncWrite for LimitedStream {
     }
 }
 
-/// The result of a write, or `done` where the peer has closed.
+/// The result of a write, or `done` if the peer has closed.
 fn ignore_peer_close<T>(result: io::Result<T>, done: T) -> io::Result<T> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     match result {
@@ -152,5 +154,5 @@ fn ignore_peer_close<T>(result: io::Result<T>, done: T) -> io::Result<T> {
     }
 }
 
-/// What one system call may bring in below TLS: four of TLS's largest records. Every TLS connection has one.
+/// The size of a read below TLS: four TLS records of maximum length. Each TLS connection has such a buffer.
 pub(super) const TLS_READ_BUFFER: usize = 64 * 1024;

@@ -1,15 +1,15 @@
-//! Upstream proxies: which proxy a URL goes through, and the handshake with that proxy.
+//! Upstream proxies: selects the proxy of a URL, and opens tunnels through it.
 //!
-//! `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` mean what they mean to curl; `no_proxy` may also name networks
-//! (`10.0.0.0/8`). A proxy that was named on the command line replaces the first three. Each link connects to the proxy on its own, so a proxy that is reachable over
-//! several links does not reduce a download to one of them.
+//! `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` have the same meaning as in curl; `no_proxy` may also
+//! contain networks (`10.0.0.0/8`). A proxy on the command line replaces the first three. Each link connects to the
+//! proxy separately, so a proxy that is reachable over several links does not reduce a download to one of them.
 //!
-//! An `https` URL, and every URL behind a SOCKS5 proxy, is tunnelled: the proxy learns the host and the port and nothing
-//! else. An `http` URL is sent to an HTTP proxy in absolute form (RFC 9112 section 3.2.2). Names are resolved by the
-//! proxy, except for `socks5://`, where they are resolved over the link, as curl does.
+//! An `https` URL, and every URL behind a SOCKS5 proxy, is tunneled: the proxy sees only the host and the port. An
+//! `http` URL is sent to an HTTP proxy in absolute form (RFC 9112 section 3.2.2). The proxy resolves names, except
+//! for `socks5://`, where they are resolved over the link, as in curl.
 //!
-//! A proxy that is itself reached over TLS (`https://`) is refused: it would need TLS inside TLS on the path that reads
-//! every body.
+//! A proxy that is itself reached over TLS (`https://`) is rejected: it would need TLS inside TLS for every body
+//! byte.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -30,15 +30,15 @@ use url::Url;
 
 use super::{conn_error, is_loopback_url, resolver_host, socket_error};
 
-/// The rules by which URLs go through proxies. Clones share them; by default no URL goes through any.
+/// The rules that select a proxy for a URL. Clones share them; by default no URL has a proxy.
 #[derive(Clone)]
 pub struct ProxyRules {
     rules: Arc<Matcher>,
-    /// The user named the proxy on the command line, so it counts for this machine's own URLs, too.
+    /// The user named the proxy on the command line, so it applies to URLs of this machine as well.
     is_explicit: bool,
 }
 
-/// One proxy, as a URL goes through it.
+/// One proxy, as selected for a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     kind: ProxyKind,
@@ -48,35 +48,36 @@ pub struct Proxy {
     login: Option<(String, String)>,
 }
 
-/// What a proxy is asked for, so that bytes go to a host and back.
+/// A tunnel through a proxy to a host.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
-    /// The proxy.
+    /// The proxy that opens the tunnel.
     pub proxy: Proxy,
     /// The host: a name, or an address without brackets.
     pub host: String,
-    /// Its port.
+    /// Port of the host.
     pub port: u16,
-    /// How long the proxy has been silent.
+    /// Measures how long the proxy has been unresponsive.
     pub response_timer: ProxyResponseTimer,
 }
 
-/// Since when a proxy accepts connections and does not answer on any of them. Clones, one for each connection over a link,
-/// share it: a proxy that is silent is given up after `ANSWER_WITHIN`, however many connections try it one after another.
+/// Measures since when a proxy accepts connections without responding on any of them. Clones, one for each connection
+/// over a link, share the state: an unresponsive proxy is given up after `RESPONSE_TIMEOUT`, however many
+/// connections try it one after another.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyResponseTimer(Arc<Mutex<ResponseTimerState>>);
 
 #[derive(Debug, Default)]
 struct ResponseTimerState {
     unresponsive_since: Option<Instant>,
-    /// When the last attempt ended or was dropped, while none is pending.
+    /// When the last attempt ended or was dropped, if none is pending.
     idle_since: Option<Instant>,
     pending: u32,
-    /// It has answered before.
+    /// The proxy has responded before.
     has_responded: bool,
 }
 
-/// An attempt whose answer is awaited.
+/// An attempt that awaits the proxy's response.
 struct PendingAttempt<'a> {
     timer: &'a ProxyResponseTimer,
     deadline: Instant,
@@ -85,7 +86,7 @@ struct PendingAttempt<'a> {
 impl ProxyResponseTimer {
     fn start_attempt(&self) -> PendingAttempt<'_> {
         let (mut timer, now) = (self.lock(), Instant::now());
-        // After a pause without attempts it is not known whether the proxy would still be silent.
+        // After a pause without attempts the proxy may have become responsive again, so the measurement restarts.
         if timer.idle_since.is_some_and(|idle_since| now.duration_since(idle_since) > MAX_ATTEMPT_GAP) {
             timer.unresponsive_since = None;
         }
@@ -95,13 +96,13 @@ impl ProxyResponseTimer {
     }
 
     fn lock(&self) -> MutexGuard<'_, ResponseTimerState> {
-        // Nothing panics while it is held.
+        // No code panics while the lock is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PendingAttempt<'_> {
-    /// The proxy has answered.
+    /// Records that the proxy has responded.
     fn on_response(&self) {
         let mut timer = self.timer.lock();
         (timer.unresponsive_since, timer.has_responded) = (None, true);
@@ -118,54 +119,56 @@ impl Drop for PendingAttempt<'_> {
     }
 }
 
-/// What the proxy speaks.
+/// The protocol of a proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ProxyKind {
     Http,
-    /// SOCKS5 (RFC 1928); `remote`: the proxy resolves names (`socks5h`).
+    /// SOCKS5 (RFC 1928). With `remote_dns` (`socks5h`) the proxy resolves names.
     Socks5 {
         remote_dns: bool,
     },
 }
 
-/// Why a proxy cannot be used as it was named.
+/// Why a proxy setting is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProxyError {
     /// The text is not `[SCHEME://][USER:PASSWORD@]HOST[:PORT]`.
     #[error(
-        "{source_name}: not a proxy: write HOST[:PORT], before it USER:PASSWORD@ if the proxy wants a login, and before that http:, \
+        "{source_name}: not a proxy: write HOST[:PORT], before it USER:PASSWORD@ if the proxy requires a login, and before that http:, \
          socks5: or socks5h: with two slashes"
     )]
     Malformed {
-        /// The option or variable.
+        /// The option or variable with the setting.
         source_name: String,
     },
-    /// The scheme is none of those that are spoken.
+    /// The scheme is not supported.
     #[error("{source_name}: a proxy of the kind `{scheme}` is not supported: use http, socks5 or socks5h")]
     Scheme {
-        /// The option or variable.
+        /// The option or variable with the setting.
         source_name: String,
-        /// The scheme that was written.
+        /// The scheme in the setting.
         scheme: String,
     },
 }
 
-/// The values of the variables, or of the options in their place.
+/// Proxy options of the command line, which take precedence over the variables.
 #[derive(Clone, Default)]
 pub struct ProxySettings {
-    /// For every URL, before the variables; `-x`. An empty text means that no proxy is used at all.
+    /// The proxy for all URLs; `-x`. An empty text disables proxies.
     pub proxy: Option<String>,
-    /// Hosts, domains and networks that are reached directly; `--noproxy`, before the variable.
+    /// Hosts, domains and networks that are reached directly; `--noproxy`.
     pub no_proxy: Option<String>,
 }
 
 impl ProxyRules {
-    /// The rules of the options and, where an option is missing, of the environment. `variable` reads the environment.
+    /// Builds the rules from the options and, where an option is missing, from the environment. `variable` reads the
+    /// environment.
     ///
     /// # Errors
-    /// An option or a variable does not name a proxy that can be used. Secrets are not repeated.
+    /// An option or a variable is not a supported proxy. The error does not contain secrets.
     pub fn new(settings: &ProxySettings, variable: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
-        // Lower case comes first, as in curl; HTTP_PROXY is not read, for a CGI program gets it from a request's field.
+        // Lower case takes precedence, as in curl. HTTP_PROXY is ignored: a web server sets it for CGI programs from
+        // a field of the request.
         let first_set = |names: &[&'static str]| {
             names
                 .iter()
@@ -193,13 +196,13 @@ impl ProxyRules {
         Ok(Self { rules, is_explicit: settings.proxy.is_some() })
     }
 
-    /// The proxy through which this URL goes; none: it is reached directly. The variables do not count for URLs of this
-    /// machine itself, as in Go.
+    /// The proxy of a URL; `None`: it is reached directly. The variables do not apply to URLs of this machine, as in
+    /// Go.
     pub fn proxy_for(&self, url: &Url) -> Option<Proxy> {
         if !self.is_explicit && is_loopback_url(url) {
             return None;
         }
-        // Without the path, which may hold what `http` does not allow.
+        // Without the path, which may contain characters that the `http` crate rejects.
         let port = url.port_or_known_default()?;
         let uri = http::Uri::builder()
             .scheme(url.scheme())
@@ -223,8 +226,8 @@ impl ProxyRules {
 }
 
 impl Proxy {
-    /// A failure on the way to or through this proxy, which names it. What the server's own certificate is worth is not its
-    /// fault.
+    /// Adds the name of this proxy to an error of a connection through it. Errors of the server's certificate are not
+    /// the proxy's fault and stay unchanged.
     pub fn attribute_error(&self, error: ConnError) -> ConnError {
         let (name, address) = (self.to_string(), host_and_port(&self.host, self.port));
         if error.text.contains(&name) || error.kind == ConnErrorKind::Tls {
@@ -235,33 +238,33 @@ impl Proxy {
         ConnError { text: format!("{name}: {text}"), ..error }
     }
 
-    /// The proxy's own host: a name, or an address without brackets.
+    /// The host of the proxy: a name, or an address without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port that it listens on.
+    /// The port of the proxy.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Whether the proxy resolves the name of a URL's host, so that the link must not.
+    /// Whether the proxy resolves the names of URLs, so that the link must not.
     pub fn resolves_names(&self) -> bool {
         self.kind != ProxyKind::Socks5 { remote_dns: false }
     }
 
-    /// Whether the proxy runs on this very machine, so that no link leads to it.
+    /// Whether the proxy runs on this machine; then no link is used to reach it.
     pub fn is_local(&self) -> bool {
         let is_this_host = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
         self.host == "localhost" || self.host.ends_with(".localhost") || self.host.parse().is_ok_and(is_this_host)
     }
 
-    /// Whether requests for this URL are written in absolute form instead of through a tunnel.
+    /// Whether requests for this URL are sent in absolute form instead of through a tunnel.
     pub fn uses_absolute_form(&self, url: &Url) -> bool {
         self.kind == ProxyKind::Http && url.scheme() == "http"
     }
 
-    /// `Proxy-Authorization` for requests in absolute form (RFC 9110 section 11.7.2).
+    /// The value of `Proxy-Authorization` for requests in absolute form (RFC 9110 section 11.7.2).
     pub fn authorization(&self) -> Option<HeaderValue> {
         let (user, password) = self.login.as_ref()?;
         let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
@@ -270,7 +273,7 @@ impl Proxy {
         Some(value)
     }
 
-    /// CONNECT (RFC 9110 section 9.3.6).
+    /// Opens a tunnel by CONNECT (RFC 9110 section 9.3.6).
     async fn http_connect(&self, mut socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
         let authority = host_and_port(host, port);
         let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n").into_bytes();
@@ -284,7 +287,8 @@ impl Proxy {
         socket.write_all(&request).await.map_err(to_conn_error)?;
         let mut head = Vec::with_capacity(512);
         loop {
-            // Byte by byte, so that nothing behind the head is taken from the tunnel. A head has a few hundred bytes.
+            // Byte by byte, so that nothing after the head is consumed from the tunnel. A head has a few hundred
+            // bytes.
             let byte = socket.read_u8().await.map_err(to_conn_error)?;
             head.push(byte);
             let not_http = || {
@@ -310,25 +314,25 @@ impl Proxy {
     fn refused_error(&self, status: Option<u16>, authority: &str) -> ConnError {
         let text = match status {
             Some(407) if self.login.is_none() => {
-                format!("{self} wants a user and a password (status 407): write -x USER:PASSWORD@HOST:PORT")
+                format!("{self} requires a user and a password (status 407): write -x USER:PASSWORD@HOST:PORT")
             }
             Some(407) => format!("{self} does not accept the user and the password (status 407)"),
             Some(status) => format!("{self} refuses a tunnel to {authority} (status {status})"),
             None => format!("{self}: the response to CONNECT is not HTTP"),
         };
-        // Asked again, it would say the same.
+        // A repeated request would get the same response.
         let is_permanent = matches!(status, Some(400..=499)) && !matches!(status, Some(408 | 429));
         conn_error(if is_permanent { ConnErrorKind::Forbidden } else { ConnErrorKind::Refused }, text)
     }
 
-    /// SOCKS5 (RFC 1928), with a user and a password if there are any (RFC 1929).
+    /// Opens a tunnel by SOCKS5 (RFC 1928), with a user and a password if there are any (RFC 1929).
     async fn socks5_connect(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
         let uri = |authority: String| {
             http::Uri::builder().scheme("socks5").authority(authority).path_and_query("/").build()
         };
         let (Ok(proxy), Ok(target)) = (uri(host_and_port(&self.host, self.port)), uri(host_and_port(host, port)))
         else {
-            return Err(conn_error(ConnErrorKind::Dns, format!("{host}: not a host's name")));
+            return Err(conn_error(ConnErrorKind::Dns, format!("{host}: not a host name")));
         };
         let mut client = SocksV5::new(proxy, OpenedConn(Some(TokioIo::new(socket))));
         if let Some((user, password)) = &self.login {
@@ -345,10 +349,10 @@ impl Proxy {
 }
 
 impl Tunnel {
-    /// Asks for the tunnel over a connection to the proxy, which then leads to the host.
+    /// Opens the tunnel over a connection to the proxy, and returns the connection.
     ///
     /// # Errors
-    /// The proxy refuses, wants another login, or does not speak its protocol.
+    /// The proxy refuses, requires another login, does not respond, or does not speak its protocol.
     pub async fn open(&self, socket: TcpStream) -> Result<TcpStream, ConnError> {
         let pending = self.response_timer.start_attempt();
         let opened = async {
@@ -363,20 +367,20 @@ impl Tunnel {
         }
         let within = RESPONSE_TIMEOUT.as_secs();
         let text = format!("{} accepts connections and does not answer ({within} s)", self.proxy);
-        // One that has never answered would be as silent if it were asked again.
+        // A proxy that has never responded would most likely not respond to a retry either.
         let has_answered = pending.timer.lock().has_responded;
         Err(conn_error(if has_answered { ConnErrorKind::TimedOut } else { ConnErrorKind::Forbidden }, text))
     }
 }
 
-/// Without the login.
+/// Shows the address without the login.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "proxy {}", host_and_port(&self.host, self.port))
     }
 }
 
-/// Without the password.
+/// Shows the kind and the address without the login.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {self}", self.kind)
@@ -391,11 +395,11 @@ impl Default for ProxyRules {
 
 impl fmt::Debug for ProxyRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Proxies")
+        f.write_str("ProxyRules")
     }
 }
 
-/// Gives one connection that is open already to the SOCKS5 client, which expects to open one itself.
+/// Passes a connection that is already open to the SOCKS5 client, which expects to open one itself.
 struct OpenedConn(Option<TokioIo<TcpStream>>);
 
 impl tower_service::Service<http::Uri> for OpenedConn {
@@ -412,7 +416,7 @@ impl tower_service::Service<http::Uri> for OpenedConn {
     }
 }
 
-/// The text as hyper-util takes it, once it is known to be a proxy that can be used.
+/// Checks that the text is a supported proxy, and returns it in the form that hyper-util expects.
 fn parse_proxy(source_name: &str, text: &str) -> Result<String, ProxyError> {
     let malformed = || ProxyError::Malformed { source_name: source_name.to_owned() };
     let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
@@ -427,7 +431,8 @@ fn parse_proxy(source_name: &str, text: &str) -> Result<String, ProxyError> {
     host.map(|_| text).ok_or_else(malformed)
 }
 
-/// The status of a response. Its fields say nothing about a tunnel (RFC 9110 section 9.3.6), so errors in them do not matter.
+/// Parses the status of a response. Its fields are irrelevant for a tunnel (RFC 9110 section 9.3.6), so errors in
+/// them do not matter.
 pub(super) fn response_status(head: &[u8]) -> Option<u16> {
     let line = head.split(|byte| *byte == b'\n').next()?.trim_ascii_end();
     let status_line = [line, b"\r\n\r\n"].concat();
@@ -436,7 +441,7 @@ pub(super) fn response_status(head: &[u8]) -> Option<u16> {
     response.code
 }
 
-/// The user and the password of a `Basic` value.
+/// Decodes the user and the password of a `Basic` value.
 fn decode_basic_auth(basic: &HeaderValue) -> Option<(String, String)> {
     let encoded = basic.to_str().ok()?.strip_prefix("Basic ")?;
     let text = String::from_utf8(base64::engine::general_purpose::STANDARD.decode(encoded).ok()?).ok()?;
@@ -444,19 +449,20 @@ fn decode_basic_auth(basic: &HeaderValue) -> Option<(String, String)> {
     Some((user.to_owned(), password.to_owned()))
 }
 
-/// `HOST:PORT`, with brackets around an IPv6 address.
+/// Formats `HOST:PORT`, with brackets around an IPv6 address.
 fn host_and_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// How long a proxy may take to open a tunnel. It waits for the server's own answer to a SYN meanwhile; one of an anonymity network
-/// takes a dozen seconds.
+/// How long a proxy may take to open a tunnel. Meanwhile it waits for the server's SYN-ACK, which takes a dozen
+/// seconds through an anonymity network.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Attempts that are further apart are not of one silence. chosen: longer than a download waits before it tries again.
+/// Attempts that are further apart do not count as one period without response. chosen: longer than a download waits
+/// before it tries again.
 const MAX_ATTEMPT_GAP: Duration = Duration::from_secs(3);
-/// The port of a proxy that names none, as in curl.
+/// Default port of a proxy, as in curl.
 const DEFAULT_PORT: u16 = 1080;
-/// The longest response to CONNECT.
+/// Maximum length of a response to CONNECT.
 const MAX_HEAD_LEN: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -467,7 +473,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_that_nobody_followed_up_does_not_count_as_silence() {
+    fn a_pause_between_attempts_does_not_count_as_unresponsive() {
         let silence = ProxyResponseTimer::default();
         let first = silence.start_attempt().deadline;
         assert_eq!(silence.start_attempt().deadline, first, "the next attempt, soon after");
@@ -478,7 +484,7 @@ mod tests {
         aged(MAX_ATTEMPT_GAP + Duration::from_millis(1));
         let later = silence.start_attempt();
         assert!(later.deadline > first);
-        // What is pending goes on being one silence.
+        // While an attempt is pending, the measurement continues.
         assert_eq!(silence.start_attempt().deadline, later.deadline);
         later.on_response();
         assert!(silence.lock().has_responded && silence.lock().unresponsive_since.is_none());
@@ -500,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_mean_what_they_mean_to_curl() {
+    fn variables_have_the_same_meaning_as_in_curl() {
         let variables = [
             ("http_proxy", "http://p:3128"),
             ("HTTPS_PROXY", "s.example"),
@@ -534,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_comes_before_the_variables() {
+    fn the_option_takes_precedence_over_the_variables() {
         let variables = [("http_proxy", "http://p:3128"), ("no_proxy", "h")];
         assert_eq!(proxy_of(&proxy_option("socks5://q:1"), &variables, "https://i/").as_deref(), Some("proxy q:1"));
         assert_eq!(proxy_of(&proxy_option(""), &variables, "http://i/"), None);
@@ -544,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_proxy_is_named_without_its_password() {
+    fn an_invalid_proxy_is_reported_without_its_password() {
         for (text, expected) in [
             ("ftp://me:secret@p:1", "`ftp` is not supported"),
             ("https://me:secret@p:1", "`https` is not supported"),
@@ -564,7 +570,8 @@ mod tests {
         assert!(!format!("{login:?} {login}").contains("cret"));
     }
 
-    /// Runs the proxy's half of a conversation: what it reads must begin like this, then it says that.
+    /// Plays the proxy's side of an exchange: for each step, expects to read the first bytes and sends the second
+    /// ones.
     async fn run_script(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -599,21 +606,21 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_takes_nothing_of_what_follows_the_head() {
+    fn bytes_after_the_head_stay_in_the_tunnel() {
         let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 200 OK\r\nVia: p\r\n\r\nhello")];
         assert_eq!(run_script_blocking("http://127.0.0.1:PORT", script).unwrap(), b"hello");
     }
 
     #[test]
-    fn a_refusal_says_what_the_proxy_wants() {
+    fn a_refusal_states_what_the_proxy_requires() {
         let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 407 No\r\n\r\n")];
         assert!(
             run_script_blocking("127.0.0.1:PORT", script)
                 .unwrap_err()
                 .text
-                .contains("wants a user and a password (status 407)")
+                .contains("requires a user and a password (status 407)")
         );
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 403 No\r\n\r\n")];
         assert!(
@@ -631,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn socks5_names_the_host_and_logs_in() {
+    fn socks5_requests_the_host_and_logs_in() {
         let ask = b"\x05\x01\x00\x03\x0chost.example\x01\xbb";
         let granted = b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00";
         let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (ask, granted)];
@@ -646,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_form_is_for_http_alone() {
+    fn absolute_form_is_used_for_http_only() {
         let proxy =
             proxies(&proxy_option("http://p"), &[]).unwrap().proxy_for(&"http://h/".parse().unwrap()).unwrap();
         assert!(proxy.uses_absolute_form(&"http://h/".parse().unwrap()));

@@ -1,10 +1,10 @@
-//! The host of a URL.
+//! The host of a URL: as a resolver expects it, and whether it is this machine.
 
 use std::net::IpAddr;
 
 use url::{Host, Url};
 
-/// The host as a resolver takes it: an address without brackets, or a name.
+/// The host for a resolver: a name, or an address without brackets.
 pub fn resolver_host(url: &Url) -> String {
     match url.host() {
         Some(Host::Domain(name)) => name.to_owned(),
@@ -14,15 +14,15 @@ pub fn resolver_host(url: &Url) -> String {
     }
 }
 
-/// Whether the URL is on this very machine, where no link leads.
+/// Whether the URL is on this machine; then it is reached through the loopback and over no link.
 pub fn is_loopback_url(url: &Url) -> bool {
     is_loopback_host(&resolver_host(url))
 }
 
-/// Whether a host is this very machine, by its loopback.
+/// Whether a host name or address is the loopback of this machine.
 pub fn is_loopback_host(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
-    // The kernel takes the unspecified address for the loopback.
+    // The kernel treats a connection to the unspecified address as one to the loopback.
     let is_this_host = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
     host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(is_this_host)
 }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_is_known_by_all_its_names() {
+    fn loopback_hosts_are_recognized_in_all_forms() {
         for host in
             ["localhost", "LocalHost", "a.localhost", "127.8.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]
         {
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_known_by_name_and_address() {
+    fn loopback_urls_are_recognized_by_name_and_address() {
         for (url, local) in [
             ("http://localhost:80/", true),
             ("http://127.9.9.9/", true),

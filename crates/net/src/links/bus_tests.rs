@@ -1,4 +1,4 @@
-//! The bus client against a real `dbus-daemon`, with services that the tests play, and against broken ones.
+//! Tests of the D-Bus client against a real `dbus-daemon` with simulated services, and against broken buses.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::testing::bus::network_manager;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// systemd-resolved with a server for the link number 7.
+/// A simulated systemd-resolved with a name server for the link with index 7.
 fn resolve1(call: &Call) -> Option<(&'static str, Vec<u8>)> {
     if call.object != "/org/freedesktop/resolve1" || call.arguments.last()? != "DNS" {
         return None;
@@ -30,7 +30,7 @@ fn resolve1(call: &Call) -> Option<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn networkmanager_says_which_link_is_metered() {
+fn network_manager_reports_which_link_is_metered() {
     let Some(daemon) = Daemon::start() else { return };
     let _service = Service::start(&daemon.socket(), "org.freedesktop.NetworkManager", network_manager);
     let answers = query_bus(&daemon.socket(), vec!["wwan0".into(), "eth0".into()]);
@@ -40,7 +40,7 @@ fn networkmanager_says_which_link_is_metered() {
 }
 
 #[test]
-fn an_absent_service_is_an_error_and_an_absent_bus_too() {
+fn an_absent_service_or_bus_is_an_error() {
     let Some(daemon) = Daemon::start() else { return };
     let mut bus = Bus::connect(&daemon.socket(), TIMEOUT).unwrap();
     let error = bus.property("org.freedesktop.NetworkManager", "/x", "a.b", "C").unwrap_err();
@@ -48,13 +48,16 @@ fn an_absent_service_is_an_error_and_an_absent_bus_too() {
     let names = bus
         .call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "ListNames", &[])
         .unwrap();
-    assert!(names[0].as_list().contains(&Value::Text("org.freedesktop.DBus".into())), "the connection lives on");
+    assert!(
+        names[0].as_list().contains(&Value::Text("org.freedesktop.DBus".into())),
+        "the connection remains usable"
+    );
     assert!(Bus::connect(Path::new("/nonexistent/socket"), TIMEOUT).is_err());
     assert!(query_bus(Path::new("/nonexistent/socket"), vec!["eth0".into()]).is_empty());
 }
 
 #[test]
-fn a_links_name_servers_come_from_the_bus() {
+fn name_servers_of_a_link_are_read_from_the_bus() {
     let Some(daemon) = Daemon::start() else { return };
     let servers = |name: &str, index| {
         let link = crate::dns::tests::test_link(name, index, &["198.51.100.2/24", "2001:db8::2/64"]);
@@ -65,7 +68,7 @@ fn a_links_name_servers_come_from_the_bus() {
     assert_eq!(
         servers("wwan0", 7),
         addresses(&[]),
-        "the bus is not asked where nothing shows that the service runs"
+        "the bus is not queried if no file shows that the service runs"
     );
     std::fs::create_dir_all(daemon.root().join("run/NetworkManager")).unwrap();
     assert_eq!(servers("wwan0", 7), addresses(&["198.51.100.53", "2001:db8::53"]));
@@ -75,14 +78,14 @@ fn a_links_name_servers_come_from_the_bus() {
     assert_eq!(servers("wwan0", 7), addresses(&["198.51.100.1"]), "systemd-resolved before NetworkManager");
 }
 
-/// A bus that does this with each connection.
+/// A bus that treats one connection like this.
 fn broken_bus(behaviour: impl Fn(&mut UnixStream) + Send + 'static) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(directory.path().join("bus")).unwrap();
     thread::spawn(move || {
         if let Ok((mut stream, _)) = listener.accept() {
             behaviour(&mut stream);
-            // The other end decides when it is over.
+            // The peer decides when to close.
             let _ = stream.read_to_end(&mut Vec::new());
         }
     });
@@ -90,7 +93,7 @@ fn broken_bus(behaviour: impl Fn(&mut UnixStream) + Send + 'static) -> tempfile:
 }
 
 #[test]
-fn a_bus_that_hangs_refuses_or_talks_nonsense_is_an_error() {
+fn a_bus_that_hangs_refuses_or_sends_garbage_is_an_error() {
     let behaviours: [fn(&mut UnixStream); 6] = [
         |_| {},
         |stream| stream.write_all(b"REJECTED EXTERNAL\r\n").unwrap(),

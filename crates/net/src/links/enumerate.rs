@@ -1,17 +1,16 @@
-//! The interfaces of this machine, with a verdict each.
+//! Lists the interfaces of this machine, and decides for each one whether it is usable.
 //!
-//! In: three dumps (links, addresses, routes) and two questions (which way would a packet to the Internet take, by
-//! IPv4 and by IPv6) on one route netlink socket; no packet is sent. Out: a [`Survey`].
+//! One route netlink socket provides three dumps (links, addresses, routes) and two route lookups (the route to a
+//! public IPv4 and to a public IPv6 address). No packet is sent. The replies are parsed separately from the socket,
+//! so tests use recorded replies.
 //!
-//! 1. The kernel itself names the machine's way to the Internet. Metrics cannot: they compare within one table only,
-//!    and a VPN keeps its routes in a table of its own behind a rule (WireGuard), or as two halves of the address
-//!    space that are no default route at all (OpenVPN).
-//! 2. IPv4's way decides whether that is a VPN, IPv6's only where IPv4 has none: a 6in4 tunnel beside native IPv4
-//!    hides nothing.
-//!    A CLAT is no way to the Internet: what it takes leaves by a link with IPv6.
-//! 3. `2000::/3`, all public addresses of today, counts as a default route of IPv6.
-//!
-//! Everything runs on recorded bytes too, which is how it is tested.
+//! 1. The kernel itself reports the machine's route to the Internet. Comparing metrics would not find it: metrics
+//!    compare only within one table. A VPN has its routes in a separate table selected by a rule (WireGuard), or as
+//!    two halves of the address space that are not default routes (OpenVPN).
+//! 2. The IPv4 route decides whether there is a VPN, and the IPv6 route only if there is no IPv4 route: a 6in4 tunnel
+//!    on a host with native IPv4 is not a VPN. A route through a CLAT does not count, because its packets leave over
+//!    an IPv6 link.
+//! 3. `2000::/3`, which contains all public IPv6 addresses of today, counts as an IPv6 default route.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,42 +27,42 @@ use super::interface::{DefaultRoute, Interface, Subnet, UnusedReason, Usability}
 use super::link_kind::{DeviceInfo, Sysfs, link_kind};
 use super::routes::{default_routes, internet_route_request, parse_internet_route};
 
-/// What there is.
+/// The interfaces of this machine at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct InterfaceList {
-    /// All interfaces, by the kernel's number.
+    /// All interfaces, ordered by kernel index.
     pub interfaces: Vec<Interface>,
-    /// The tunnel that is this machine's way to the Internet.
+    /// Name of the tunnel through which this machine's Internet traffic goes, if there is one.
     pub vpn: Option<String>,
 }
 
 impl InterfaceList {
-    /// The interface of this name.
+    /// Finds the interface with this name.
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.name == name)
     }
 
-    /// The loopback, for servers on this very machine.
+    /// The loopback interface, for servers on this machine.
     pub fn loopback(&self) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.usability == Usability::Unused(UnusedReason::Loopback))
     }
 }
 
-/// Asks the kernel. Needs no privilege and starts no process.
+/// Reads the interfaces from the kernel. Needs no privilege and starts no process.
 ///
 /// # Errors
-/// When the kernel does not answer: no netlink (a sandbox), or interfaces that change faster than they can be read.
+/// Netlink is not available (in a sandbox), or the interfaces change faster than they can be read.
 pub fn list_interfaces() -> Result<InterfaceList, LinksError> {
     Ok(interfaces_from(&NetlinkDumps::capture()?, &Sysfs::of_system()))
 }
 
-/// The kernel's answers.
+/// The kernel's replies, unparsed.
 #[derive(Default)]
 struct NetlinkDumps {
     links: Vec<u8>,
     addresses: Vec<u8>,
     routes: Vec<u8>,
-    /// The way to the Internet; empty when there is none.
+    /// Reply to the route lookup for a public address; empty if there is no route.
     internet_route_v4: Vec<u8>,
     internet_route_v6: Vec<u8>,
 }
@@ -81,8 +80,8 @@ impl NetlinkDumps {
     }
 }
 
-/// The way to the Internet; nothing: the kernel says that there is none. An answer that did not come is not that: a VPN
-/// would be overlooked.
+/// Looks up the route to the Internet. The result is empty if the kernel reports that there is none. A timeout or a
+/// lack of memory is an error instead: otherwise a VPN would be overlooked.
 fn internet_route(socket: &RouteSocket, family: u8) -> io::Result<Vec<u8>> {
     const NOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
     const NOMEM: i32 = rustix::io::Errno::NOMEM.raw_os_error();
@@ -93,12 +92,13 @@ fn internet_route(socket: &RouteSocket, family: u8) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The survey that these answers give.
+/// Builds the list from the kernel's replies.
 fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
     let facts: BTreeMap<u32, DeviceInfo> =
         messages(&recording.links).filter_map(|m| device_info(&m)).map(|link| (link.index, link)).collect();
     let mut networks: BTreeMap<u32, Vec<Subnet>> = BTreeMap::new();
     let mut transient: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
+    // Addresses that can be used as a source, permanent and transient ones apart.
     for address in messages(&recording.addresses).filter_map(|m| Address::parse(&m)) {
         if !facts.get(&address.interface).is_some_and(|link| is_usable_source(&address, link)) {
             continue;
@@ -110,6 +110,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
             networks.entry(address.interface).or_default().push(subnet);
         }
     }
+    // The default route with the lowest metric for each interface and address family.
     let mut routes: BTreeMap<(u32, u8), DefaultRoute> = BTreeMap::new();
     for (index, family, route) in messages(&recording.routes).flat_map(|m| default_routes(&m)) {
         routes.entry((index, family)).and_modify(|best| *best = route.min(*best)).or_insert(route);
@@ -127,10 +128,12 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
     ];
     for (family, internet_route) in internet_routes {
         if let Some((index, route)) = internet_route {
-            // Two halves of the world are no default route, but lead there.
+            // The VPN's two halves of the address space are not default routes, and act as one.
             routes.entry((index, family)).or_insert(route);
         }
     }
+    // The interface that carries the Internet traffic, by IPv4 or else by IPv6. A CLAT is skipped, because its
+    // packets leave over an IPv6 link.
     let exit = internet_routes.iter().find_map(|(_, internet_route)| {
         internet_route.map(|(index, _)| index).filter(|index| !clats.contains(index))
     });
@@ -158,6 +161,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
                 emulated: link.emulated_kind().is_some(),
                 usability: Usability::Usable,
             };
+            // `judge_usability` does not know CLATs and reports them as tunnels.
             interface.usability = match judge_usability(link, &facts, &interface, exit == Some(link.index)) {
                 Usability::Unused(UnusedReason::Tunnel) if clats.contains(&link.index) => {
                     Usability::Unused(UnusedReason::Clat)
@@ -167,6 +171,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
             interface
         })
         .collect();
+    // If that interface is a usable tunnel, it is a VPN, and all links below it are not used by default.
     let is_vpn = |i: &&Interface| exit == Some(i.index) && is_tunnel(&facts[&i.index], i.kind) && i.is_usable();
     let vpn = interfaces.iter().find(is_vpn).map(|interface| interface.name.clone());
     if let Some(vpn) = &vpn {
@@ -177,17 +182,18 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
     InterfaceList { interfaces, vpn }
 }
 
-/// Whether it is a tunnel in truth: the lab's stand for something else.
+/// Whether the device really is a tunnel; emulated links of the laboratory are TUN devices as well.
 fn is_tunnel(link: &DeviceInfo, kind: LinkKind) -> bool {
     kind == LinkKind::Tunnel && link.emulated_kind().is_none()
 }
 
 const IFF_UP: u32 = 0x1;
 const IFF_LOOPBACK: u32 = 0x8;
-/// Carrier and, on Wi-Fi, the key exchange are there (`operstate` up or unknown).
+/// The link has carrier and, on Wi-Fi, completed the key exchange (`operstate` is up or unknown).
 const IFF_RUNNING: u32 = 0x40;
 
-/// `is_exit`: the kernel would send packets to the Internet over it.
+/// Whether the interface is usable, or the first reason why not. `is_exit`: the kernel routes Internet traffic over
+/// it.
 fn judge_usability(
     link: &DeviceInfo,
     devices: &BTreeMap<u32, DeviceInfo>,
@@ -224,9 +230,9 @@ fn judge_usability(
     })
 }
 
-/// What a message says of a link.
+/// Parses an RTM_NEWLINK message.
 fn device_info(message: &Message<'_>) -> Option<DeviceInfo> {
-    /// Behind `struct ifinfomsg`.
+    /// Length of `struct ifinfomsg`, which precedes the attributes.
     const IFINFOMSG_LEN: usize = 16;
     const IFLA_ADDRESS: u16 = 1;
     const IFLA_LINK: u16 = 5;
@@ -253,8 +259,8 @@ fn device_info(message: &Message<'_>) -> Option<DeviceInfo> {
     })
 }
 
-/// Whether an address can be a source for the world outside: of universe or site scope and valid. On the loopback its
-/// own count.
+/// Whether an address can be the source of connections to other hosts: of universe or site scope, and valid. On the
+/// loopback its own addresses count.
 fn is_usable_source(address: &Address, link: &DeviceInfo) -> bool {
     const RT_SCOPE_LINK: u8 = 253;
     const RT_SCOPE_HOST: u8 = 254;
@@ -264,13 +270,13 @@ fn is_usable_source(address: &Address, link: &DeviceInfo) -> bool {
     scope && !is_link_local && address.is_valid()
 }
 
-/// Whether it will be gone before long: a temporary one (RFC 8981), or one that is deprecated.
+/// Whether an address will soon disappear: a temporary (RFC 8981) or deprecated one.
 fn is_transient(address: &Address) -> bool {
-    // IFA_F_TEMPORARY shares its bit with IPv4's IFA_F_SECONDARY, which is as good as any other.
+    // IFA_F_TEMPORARY has the same bit as IPv4's IFA_F_SECONDARY, and secondary addresses are as good as others.
     !address.is_usable() || (address.address.is_ipv6() && address.is_temporary())
 }
 
-/// Keeps the kernel's answers of this moment in a file: five parts, each behind its length.
+/// Writes the kernel's present replies to a file: five parts, each preceded by its length.
 #[cfg(test)]
 pub(super) fn save_dumps(path: &std::path::Path) -> io::Result<()> {
     let recording = NetlinkDumps::capture()?;
@@ -294,8 +300,8 @@ mod tests {
 
     use super::*;
 
-    /// The interfaces of `live::a_survey_judges_each_sort_of_interface`, on a little-endian machine. To record anew:
-    /// run that test with MARLINE_RECORD_SURVEY set to the file's path.
+    /// Replies for the interfaces of `netns_tests::each_sort_of_interface_is_classified`, from a little-endian
+    /// machine. To record them again, run that test with MARLINE_RECORD_SURVEY set to the path of the file.
     const RECORDED_DUMPS: &[u8] = include_bytes!("survey.recording");
 
     fn recorded_dumps() -> NetlinkDumps {
@@ -321,7 +327,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn recorded_answers_give_the_same_survey_for_ever() {
+    fn recorded_replies_give_the_expected_list() {
         let survey = interfaces_here(&recorded_dumps());
         assert_eq!(survey.vpn, None);
         let text: String = survey.interfaces.iter().map(|i| serde_json::to_string(i).unwrap() + "\n").collect();
@@ -330,10 +336,10 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn the_way_to_the_internet_makes_a_tunnel_a_vpn() {
+    fn a_tunnel_that_carries_the_internet_route_is_a_vpn() {
         let mut recording = recorded_dumps();
         let tunnel = interfaces_here(&recording).by_name("tun0").unwrap().index;
-        // The answer that the kernel would give with a route over tun0.
+        // The reply that the kernel would send with a route over tun0.
         let at = recording.internet_route_v4.windows(4).position(|w| w == [8, 0, 4, 0]).unwrap() + 4;
         recording.internet_route_v4[at..at + 4].copy_from_slice(&tunnel.to_ne_bytes());
         let survey = interfaces_here(&recording);
@@ -347,13 +353,13 @@ mod tests {
     }
 
     #[test]
-    fn no_answers_are_no_interfaces() {
+    fn empty_replies_give_an_empty_list() {
         assert_eq!(interfaces_here(&NetlinkDumps::default()), InterfaceList { interfaces: Vec::new(), vpn: None });
     }
 
     proptest! {
         #[test]
-        fn damaged_answers_never_panic(damage in proptest::collection::vec((0..100_000_usize, any::<u8>()), 1..20)) {
+        fn damaged_replies_never_panic(damage in proptest::collection::vec((0..100_000_usize, any::<u8>()), 1..20)) {
             let mut recording = recorded_dumps();
             for (at, byte) in damage {
                 for part in [&mut recording.links, &mut recording.addresses, &mut recording.routes, &mut recording.internet_route_v4] {

@@ -1,7 +1,7 @@
-//! A link as the user names it: `wlan0,kind=wifi,metered=no,budget=2GB,limit=10Mbit/s`.
+//! A link as the user writes it in an option: `wlan0,kind=wifi,metered=no,budget=2GB,limit=10Mbit/s`.
 //!
-//! The interface first, then any of the four keys, each once. A key that is not known is refused, so that a slip of
-//! the pen (`buget=2GB`) cannot cost money.
+//! The interface comes first, then any of the four keys, each at most once. Unknown keys are rejected, so that a
+//! typing error (`buget=2GB`) cannot cost money.
 
 use std::str::FromStr;
 
@@ -10,26 +10,26 @@ use marline_core::units::{Bitrate, DataSize, ParseUnitError};
 
 use super::{Interface, MeteredHints, MeteredSource, MeteredStatus};
 
-/// What the user says of an interface. What is not said comes from the system.
+/// The user's settings for an interface. Values that are not set come from the system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkArg {
-    /// The interface.
+    /// The name of the interface.
     pub name: String,
     /// The access technology.
     pub kind: Option<LinkKind>,
     /// Whether each byte costs money.
     pub metered: Option<bool>,
-    /// How many bytes it may carry in one run.
+    /// Maximum number of bytes that the link may carry in one run.
     pub budget: Option<DataSize>,
-    /// The most it may carry a second.
+    /// Maximum rate of the link.
     pub rate_limit: Option<Bitrate>,
-    /// Whether the user has just spoken of it, so that it is worth a line if it is not used. What is only known of it,
-    /// from a configuration, is not.
+    /// Whether the user mentioned the interface in this command, so that a warning is due if it is not used. `false`
+    /// for settings from the configuration file.
     pub is_explicit: bool,
 }
 
 impl LinkArg {
-    /// An interface of which nothing else is said.
+    /// An interface without any settings.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -41,7 +41,7 @@ impl LinkArg {
         }
     }
 
-    /// The terms of an interface, of which the user says this.
+    /// The profile of an interface: the system's values, overridden by these settings.
     pub fn profile_for(&self, interface: &Interface, metered: &MeteredHints) -> LinkProfile {
         let mut interface = interface.clone();
         interface.metered = metered.get(&interface.name);
@@ -50,7 +50,7 @@ impl LinkArg {
         profile
     }
 
-    /// Puts what the user says over what the system says.
+    /// Overrides the system's values by the user's settings.
     pub(super) fn apply_to(&self, interface: &mut Interface, profile: &mut LinkProfile) {
         if let Some(kind) = self.kind {
             interface.kind = kind;
@@ -65,24 +65,24 @@ impl LinkArg {
     }
 }
 
-/// Why the text names no link.
+/// Why a text is not a valid link.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseLinkArgError {
-    /// The interface is missing, or cannot be one.
-    #[error("`{0}` is no name of an interface: 1 to 15 bytes without `/`, `:` or spaces")]
+    /// The interface name is missing or impossible.
+    #[error("`{0}` is not an interface name: 1 to 15 bytes without `/`, `:` or spaces")]
     Name(String),
     /// A part is not `key=value` with a known key.
     #[error("`{0}`: after the interface come kind=, metered=, budget= or limit=, separated by commas")]
     UnknownKey(String),
-    /// A key comes twice.
-    #[error("`{0}=` is said twice")]
+    /// A key occurs twice.
+    #[error("`{0}=` is given twice")]
     Duplicate(String),
-    /// A value cannot be read.
+    /// A value cannot be parsed.
     #[error("{key}: {why}")]
     Value {
-        /// Which key.
+        /// The key with the invalid value.
         key: &'static str,
-        /// Why not.
+        /// The reason, as a text.
         why: String,
     },
 }
@@ -118,10 +118,10 @@ impl FromStr for LinkArg {
     }
 }
 
-/// A rate with its unit, or bytes a second as curl and wget write them: `2M`, `500k`.
+/// Parses a rate with its unit, or bytes per second as curl and wget accept them: `2M`, `500k`.
 ///
 /// # Errors
-/// In words: it is neither.
+/// The text is neither; the message states the expected form.
 pub fn parse_rate_limit(text: &str) -> Result<Bitrate, String> {
     let size = match text.as_bytes() {
         [.., digit, b'k' | b'K' | b'm' | b'M' | b'g' | b'G'] if digit.is_ascii_digit() => {
@@ -147,7 +147,8 @@ fn parse_yes_no(text: &str) -> Result<bool, ParseLinkArgError> {
     }
 }
 
-/// What the kernel takes as a name (`dev_valid_name`): it also keeps a name from leaving `/sys/class/net`.
+/// Whether the kernel accepts the name (`dev_valid_name`). The check also keeps a name from leading outside
+/// `/sys/class/net`.
 pub(super) fn is_interface_name(name: &str) -> bool {
     (1..=15).contains(&name.len())
         && name != "."
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_named_with_all_its_terms() {
+    fn a_link_is_parsed_with_all_its_settings() {
         let named: LinkArg = "wwan0,limit=10Mbit/s,kind=lte,metered=yes,budget=2GB".parse().unwrap();
         assert_eq!(named.name, "wwan0");
         assert_eq!(named.kind, Some(LinkKind::Lte));
@@ -171,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_the_reason() {
+    fn invalid_links_are_rejected_with_the_reason() {
         for (text, says) in [
-            ("", "is no name of an interface"),
-            ("../../etc", "is no name of an interface"),
+            ("", "is not an interface name"),
+            ("../../etc", "is not an interface name"),
             ("a-name-that-is-too-long", "1 to 15 bytes"),
-            ("eth0 ", "is no name of an interface"),
-            ("..", "is no name of an interface"),
+            ("eth0 ", "is not an interface name"),
+            ("..", "is not an interface name"),
             ("eth0,", "after the interface come"),
             ("eth0,kind", "after the interface come"),
             ("eth0,buget=2GB", "`buget=2GB`"),
@@ -185,7 +186,7 @@ mod tests {
             ("eth0,metered=maybe", "metered: `maybe` is neither yes nor no"),
             ("eth0,budget=2", "budget: `2` is not a size"),
             ("eth0,limit=10Mb", "limit: `10Mb` is not"),
-            ("eth0,kind=wifi,kind=lte", "`kind=` is said twice"),
+            ("eth0,kind=wifi,kind=lte", "`kind=` is given twice"),
         ] {
             let error = text.parse::<LinkArg>().unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

@@ -1,16 +1,18 @@
-//! What access technology an interface belongs to.
+//! Determines the access technology of an interface ([`LinkKind`]) from rtnetlink and, for real hardware, sysfs.
 //!
-//! In: what rtnetlink says of the device ([`Facts`]) and, for real hardware, what sysfs adds. Out: a [`LinkKind`].
+//! 1. The alias `marline-lab kind=K` takes precedence: an emulated link is a TUN device that stands for a link of
+//!    kind K.
+//! 2. The kernel names the type of a virtual device (IFLA_INFO_KIND). A VLAN, bond or bridge has the kind of the
+//!    devices below it.
+//! 3. Hardware is looked up in sysfs, which shows the devices of one network namespace. So an entry counts only if
+//!    its index and hardware address agree with rtnetlink's. Otherwise the predictable names (`wl…`, `ww…`) decide.
+//! 4. A PPP device has the kind of what it runs on (`super::ppp`): an access line, a modem, or a tunnel.
+//! 5. A modem is called LTE, whatever its generation: only ModemManager knows the generation, and no decision depends
+//!    on it. So is a phone that tethers over USB. A modem that emulates an Ethernet card cannot be distinguished from
+//!    one; the user can set `kind=`.
 //!
-//! 1. The alias `marline-lab kind=K` decides: an emulated link is a TUN device that stands for something else.
-//! 2. Virtual devices have a name for what they are (IFLA_INFO_KIND); a VLAN, bond or bridge is what it stands on.
-//! 3. Hardware is asked through sysfs, which belongs to one network namespace: it counts only where number and
-//!    hardware address agree with rtnetlink's. Where it does not, the predictable names (`wl…`, `ww…`) help.
-//! 4. A PPP device is what it runs on ([`super::ppp`]): a line, a modem, or a tunnel.
-//! 5. A modem is called LTE, whatever its generation: only ModemManager knows that, and nothing is decided by it.
-//!    So is a phone on USB. A modem that plays an Ethernet card cannot be told from one; the user can (`kind=`).
-//!
-//! The generic netlink family nl80211 would know Wi-Fi without sysfs, at the price of two more round trips.
+//! The generic netlink family nl80211 would identify Wi-Fi without sysfs, at the price of two more exchanges with the
+//! kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,29 +23,29 @@ use marline_core::link::LinkKind;
 use super::link_arg::is_interface_name;
 use super::ppp;
 
-/// What rtnetlink says of one device.
+/// What rtnetlink reports about a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DeviceInfo {
     pub(super) index: u32,
     pub(super) name: String,
-    /// `ARPHRD_*`: what its frames look like.
+    /// `ARPHRD_*`: the link-layer type.
     pub(super) arphrd: u16,
-    /// `IFF_*`.
+    /// The `IFF_*` flags.
     pub(super) flags: u32,
     pub(super) mtu: u32,
-    /// The device that it stands on (a VLAN), or its other end (a veth).
+    /// The device below (of a VLAN), or the peer (of a veth).
     pub(super) lower_device: Option<u32>,
-    /// The device that it is a port of.
+    /// Index of the bridge or bond of which the device is a port.
     pub(super) controller: Option<u32>,
-    /// IFLA_INFO_KIND: what a virtual device is.
+    /// IFLA_INFO_KIND: the type of a virtual device.
     pub(super) info_kind: Option<String>,
-    /// What somebody wrote on it.
+    /// The alias that an administrator or program has set.
     pub(super) alias: Option<String>,
-    /// Its hardware address.
+    /// The hardware address.
     pub(super) mac: Vec<u8>,
 }
 
-/// The alias of an emulated link begins so, and its kind follows.
+/// Prefix of the alias of an emulated link; the kind follows.
 const LAB_ALIAS: &str = "marline-lab kind=";
 
 const ARPHRD_ETHER: u16 = 1;
@@ -54,7 +56,7 @@ const ARPHRD_IPGRE: u16 = 778;
 const ARPHRD_IP6GRE: u16 = 823;
 const ARPHRD_NONE: u16 = 0xfffe;
 
-/// Devices that put packets into other packets.
+/// Types of virtual devices that encapsulate packets in other packets.
 const TUNNEL_KINDS: [&str; 21] = [
     "tun",
     "wireguard",
@@ -80,24 +82,24 @@ const TUNNEL_KINDS: [&str; 21] = [
 ];
 
 impl DeviceInfo {
-    /// The kind that the lab wrote on an emulated link.
+    /// The kind that the laboratory has set for an emulated link.
     pub(super) fn emulated_kind(&self) -> Option<LinkKind> {
         let kind = self.alias.as_deref()?.strip_prefix(LAB_ALIAS)?;
         Some(kind.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default())
     }
 
-    /// Whether it is a device of this kind.
+    /// Whether it is a virtual device of this type.
     pub(super) fn has_info_kind(&self, info: &str) -> bool {
         self.info_kind.as_deref() == Some(info)
     }
 }
 
-/// What kind of link the device is.
+/// Determines the kind of link of a device.
 pub(super) fn link_kind(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: &Sysfs) -> LinkKind {
     kind_at_depth(link, devices, sysfs, 0)
 }
 
-/// Devices stand on each other; the depth is bounded, since the listing comes from outside.
+/// Follows the devices below each other. The depth is bounded, because the kernel's list may contain a cycle.
 fn kind_at_depth(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: &Sysfs, depth: u8) -> LinkKind {
     if let Some(kind) = link.emulated_kind() {
         return kind;
@@ -114,11 +116,12 @@ fn kind_at_depth(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: 
             .filter(|lower_device| lower_device.index != link.index)
             .map_or(LinkKind::Other, kind_of),
         Some("bridge" | "bond" | "team") => {
+            // Ports of containers and virtual machines do not count: the bridge's uplink decides its kind.
             let ports =
                 devices.values().filter(|port| port.controller == Some(link.index) && port.index != link.index);
             common_kind(ports.filter(|port| !port.has_info_kind("veth") && !port.has_info_kind("tun")).map(kind_of))
         }
-        // The way out of a container looks like a cable to those inside.
+        // Inside a container, its uplink behaves like an Ethernet link.
         Some("veth") => LinkKind::Ethernet,
         _ if ppp::is_ppp(link) => {
             ppp::transport_kind(&ppp::ppp_transport(link, devices, &sysfs.fs_root), |lower_device| {
@@ -133,7 +136,7 @@ fn kind_at_depth(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: 
     }
 }
 
-/// The kind of all of them, if they agree.
+/// The kind of all devices, if they agree.
 fn common_kind(mut kinds: impl Iterator<Item = LinkKind>) -> LinkKind {
     let Some(first) = kinds.next() else { return LinkKind::Other };
     if kinds.all(|kind| kind == first) { first } else { LinkKind::Other }
@@ -144,7 +147,7 @@ fn hardware_kind(link: &DeviceInfo, sysfs: &Sysfs) -> LinkKind {
         return match (device.devtype.as_deref(), device.driver.as_deref(), link.arphrd) {
             (Some("wlan"), _, _) => LinkKind::Wifi,
             (Some("wwan"), _, _) => LinkKind::Lte,
-            // Tethering: an Android phone's RNDIS and an iPhone's own protocol.
+            // Tethered phones: Android uses RNDIS, and the iPhone its own protocol.
             (_, Some("rndis_host" | "ipheth"), _) => LinkKind::Lte,
             (_, _, ARPHRD_ETHER) if device.has_hardware => LinkKind::Ethernet,
             (_, _, hardware) => kind_by_arphrd(hardware),
@@ -167,20 +170,20 @@ fn kind_by_arphrd(hardware: u16) -> LinkKind {
     }
 }
 
-/// The devices of `/sys/class/net`, or of a copy of it.
+/// The devices of `/sys/class/net`, or of a copy of it in a test.
 pub(super) struct Sysfs {
     class_net: PathBuf,
-    /// The root of the file system, for what programs say of their devices.
+    /// The root of the file system in which programs such as pppd record their devices.
     fs_root: PathBuf,
 }
 
-/// What sysfs adds.
+/// Properties that sysfs adds for a device.
 struct SysfsDevice {
-    /// `DEVTYPE` of its uevent, and `wlan` also for old drivers.
+    /// `DEVTYPE` from its uevent file; `wlan` also for old wireless drivers that lack it.
     devtype: Option<String>,
-    /// The driver's name.
+    /// Name of the driver.
     driver: Option<String>,
-    /// Whether there is hardware behind it.
+    /// Whether a hardware device is behind the interface.
     has_hardware: bool,
 }
 
@@ -189,12 +192,12 @@ impl Sysfs {
         Self { fs_root: PathBuf::from("/"), ..Self::at(Path::new("/sys/class/net")) }
     }
 
-    /// A copy, and nothing that programs say.
+    /// A copy of sysfs, without files of other programs.
     pub(super) fn at(root: &Path) -> Self {
         Self { class_net: root.to_owned(), fs_root: PathBuf::from("/nonexistent") }
     }
 
-    /// The device, if sysfs shows the same one as rtnetlink.
+    /// The sysfs entry, if it is the same device as rtnetlink's.
     fn matching_device(&self, link: &DeviceInfo) -> Option<SysfsDevice> {
         if !is_interface_name(&link.name) {
             return None;
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lab_says_what_its_tun_devices_stand_for() {
+    fn an_emulated_link_has_the_kind_of_its_alias() {
         let mut tun = test_device("wifi", ARPHRD_NONE, Some("tun"));
         assert_eq!(kind_alone(&tun), LinkKind::Tunnel);
         for (alias, kind) in [
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn names_help_where_sysfs_is_of_another_namespace() {
+    fn names_decide_where_sysfs_shows_another_namespace() {
         for (name, hardware, info, kind) in [
             ("wlp3s0", ARPHRD_ETHER, None, LinkKind::Wifi),
             ("wwan0", ARPHRD_NONE, None, LinkKind::Lte),
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bond_is_what_its_ports_are_and_no_circle_hangs_it() {
+    fn a_bond_has_the_kind_of_its_ports_and_cycles_end() {
         let mut all = BTreeMap::new();
         let mut add = |index, name: &str, info: Option<&str>, master, lower| {
             all.insert(
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn sysfs_tells_hardware_apart_and_is_not_believed_about_another_device() {
+    fn sysfs_identifies_hardware_and_is_ignored_for_another_device() {
         let root = tempfile::tempdir().unwrap();
         let make = |name: &str, index: u32, uevent: &str, driver: Option<&str>, wireless: bool| {
             let directory = root.path().join(name);
@@ -335,7 +338,7 @@ mod tests {
         assert_eq!(of("net2"), LinkKind::Lte);
         assert_eq!(of("net3"), LinkKind::Lte);
         assert_eq!(of("net4"), LinkKind::Ethernet);
-        assert_eq!(of("net5"), LinkKind::Ethernet, "number 4 is not number 3");
+        assert_eq!(of("net5"), LinkKind::Ethernet, "index 4 is not index 3");
         assert_eq!(of("../net0"), LinkKind::Ethernet, "no name may leave the directory");
     }
 }

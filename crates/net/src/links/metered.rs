@@ -1,14 +1,12 @@
-//! Whether a link's bytes cost money, as NetworkManager knows or guesses it.
+//! Queries NetworkManager over D-Bus whether links are metered.
 //!
-//! In: the names of the interfaces. Out: an answer with its source for those of which there is one.
+//! 1. Nothing is sent if NetworkManager or the bus is absent, which takes two file checks to find out.
+//! 2. All queries together have 200 ms; they usually take one or two. Links without a reply by then stay unknown.
+//! 3. Links are queried at the start, and again whenever they change: a modem that appears during a download costs
+//!    money, too. The second time a thread waits for the bus, so that sockets are served meanwhile
+//!    ([`MeteredQuery`]). A link without a reply then keeps its previous value.
 //!
-//! 1. Nothing is asked where NetworkManager or the bus is absent: the check is two looks at the file system.
-//! 2. All answers together have 200 ms; they usually take one or two. What is not known then stays unknown.
-//! 3. It is asked at the start and again whenever links have changed: a modem that appears half-way costs money, too.
-//!    The second time a thread waits, for sockets must not ([`MeteredWatch`]). Who does not answer then has not changed
-//!    his mind.
-//!
-//! systemd-networkd keeps no such property, and a modem's being a modem proves nothing, so nobody else is asked.
+//! systemd-networkd has no such property, and not every modem connection is metered, so there is no other source.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,29 +20,29 @@ use tokio::sync::oneshot;
 use super::dbus::Bus;
 use super::{InterfaceList, MeteredSource, MeteredStatus};
 
-/// What is known of the cost of each interface.
+/// What is known about the cost of each interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeteredHints(BTreeMap<String, MeteredStatus>);
 
-/// chosen: a user does not notice it, and a bus that needs more is in trouble.
+/// chosen: users do not notice this delay, and a slower bus is in trouble.
 const BUS_TIMEOUT: Duration = Duration::from_millis(200);
 
 const SERVICE: &str = "org.freedesktop.NetworkManager";
-/// The system's bus, below the root.
+/// Path of the system bus, relative to the root.
 const BUS_SOCKET: &str = "run/dbus/system_bus_socket";
 
 impl MeteredHints {
-    /// Nothing is known.
+    /// Hints without any information.
     pub fn unknown() -> Self {
         Self::default()
     }
 
-    /// Asks NetworkManager about every interface that might be used. Blocks for at most 200 ms.
+    /// Queries NetworkManager about every interface that might be used. Blocks for at most 200 ms.
     pub fn query(interface_list: &InterfaceList) -> Self {
         Self::query_below(Path::new("/"), interface_list)
     }
 
-    /// The same on a system whose files are below `root`.
+    /// Like [`query`](Self::query), for a system whose files are below `root`.
     pub(super) fn query_below(root: &Path, interface_list: &InterfaceList) -> Self {
         let mut hints = Self::unknown();
         if is_available(root) {
@@ -53,7 +51,7 @@ impl MeteredHints {
         hints
     }
 
-    /// Puts answers over what was known. A question without an answer changes nothing.
+    /// Applies replies. An interface without a reply keeps its previous value.
     fn update(&mut self, replies: MeteredReplies) {
         for (name, status) in replies {
             match status {
@@ -63,16 +61,16 @@ impl MeteredHints {
         }
     }
 
-    /// What is known of an interface.
+    /// The known status of an interface.
     pub fn get(&self, interface: &str) -> Option<MeteredStatus> {
         self.0.get(interface).copied()
     }
 }
 
-/// By interface: what NetworkManager says, or that it does not know.
+/// Replies by interface; `None`: NetworkManager does not know whether it is metered.
 type MeteredReplies = BTreeMap<String, Option<MeteredStatus>>;
 
-/// Asks again in the background.
+/// Repeats the query in the background.
 #[derive(Debug)]
 pub struct MeteredQuery {
     root: PathBuf,
@@ -80,22 +78,22 @@ pub struct MeteredQuery {
 }
 
 impl MeteredQuery {
-    /// Of this system.
+    /// For this system.
     pub fn new() -> Self {
         Self::with_root("/")
     }
 
-    /// Of a system whose files are below `root`.
+    /// For a system whose files are below `root`.
     pub fn with_root(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), pending: None }
     }
 
-    /// The first answers, for which the caller waits.
+    /// The first query, which blocks.
     pub fn query_blocking(&self, interface_list: &InterfaceList) -> MeteredHints {
         MeteredHints::query_below(&self.root, interface_list)
     }
 
-    /// Begins to ask about the interfaces that might be used now. False: nobody is there to be asked.
+    /// Starts a query about the interfaces that might be used now. Returns `false` if NetworkManager is absent.
     pub fn start_query(&mut self, interface_list: &InterfaceList) -> bool {
         if !is_available(&self.root) {
             return false;
@@ -107,12 +105,12 @@ impl MeteredQuery {
         self.pending.is_some()
     }
 
-    /// Whether answers are awaited.
+    /// Whether a query is running.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Waits for the answers and puts them over what is known.
+    /// Waits for the replies and applies them to `hints`.
     pub fn poll(&mut self, hints: &mut MeteredHints, cx: &mut Context<'_>) -> Poll<()> {
         let Some(receiver) = &mut self.pending else { return Poll::Ready(()) };
         let Poll::Ready(replies) = Pin::new(receiver).poll(cx) else { return Poll::Pending };
@@ -138,7 +136,7 @@ fn candidate_names(interface_list: &InterfaceList) -> Vec<String> {
     usable.map(|interface| interface.name.clone()).collect()
 }
 
-/// The answers of those who answer.
+/// Queries all interfaces; those without a reply are missing from the result.
 pub(super) fn query_bus(bus: &Path, names: Vec<String>) -> MeteredReplies {
     match Bus::connect(bus, BUS_TIMEOUT) {
         Ok(mut bus) => names
@@ -146,13 +144,13 @@ pub(super) fn query_bus(bus: &Path, names: Vec<String>) -> MeteredReplies {
             .filter_map(|name| query_interface(&mut bus, &name).map(|status| (name, status)))
             .collect(),
         Err(error) => {
-            tracing::debug!(%error, "the bus does not say which links are metered");
+            tracing::debug!(%error, "cannot query over D-Bus which links are metered");
             MeteredReplies::new()
         }
     }
 }
 
-/// None: no answer.
+/// The outer `None` means no reply, the inner one that the status is unknown.
 fn query_interface(bus: &mut Bus, interface: &str) -> Option<Option<MeteredStatus>> {
     let path = "/org/freedesktop/NetworkManager";
     let reply = bus.call(SERVICE, path, SERVICE, "GetDeviceByIpIface", &[interface]).ok()?;
@@ -161,7 +159,7 @@ fn query_interface(bus: &mut Bus, interface: &str) -> Option<Option<MeteredStatu
     value.as_number().map(parse_nm_metered)
 }
 
-/// `NMMetered`.
+/// Converts NetworkManager's `NMMetered`.
 fn parse_nm_metered(value: u64) -> Option<MeteredStatus> {
     let (metered, source) = match value {
         1 => (true, MeteredSource::NetworkManager),

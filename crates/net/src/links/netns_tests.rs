@@ -1,5 +1,5 @@
-//! Surveys of real interfaces, in network namespaces that the tests make. They need root and `ip`, and say so where
-//! these are absent.
+//! Lists real interfaces in network namespaces that the tests create. Needs root and `ip`; without them the tests are
+//! skipped with a message.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::testing::{cable, in_a_network, ip};
 
-/// A TUN device with an address; it lives as long as the handle.
+/// Creates a TUN device with an address; it exists as long as the returned handle.
 fn add_tun(name: &str, address: &str) -> Tun {
     let tun = Tun::create(name).unwrap();
     ip(&format!("link set {name} up"));
@@ -20,7 +20,7 @@ fn add_tun(name: &str, address: &str) -> Tun {
     tun
 }
 
-/// `name: kind, verdict` of each interface, by name.
+/// `name: kind, usability` of each interface, sorted.
 fn interface_lines(survey: &InterfaceList) -> Vec<String> {
     let mut lines: Vec<String> =
         survey.interfaces.iter().map(|i| format!("{}: {}, {}", i.name, i.kind, i.usability)).collect();
@@ -28,8 +28,8 @@ fn interface_lines(survey: &InterfaceList) -> Vec<String> {
     lines
 }
 
-/// The first survey that fulfils the condition, or the last of many: the kernel tells a change of carrier up to a
-/// second later (`linkwatch`).
+/// The first list that fulfills the condition, or the last one after ten seconds: the kernel reports changes of
+/// carrier up to a second late (`linkwatch`).
 fn wait_until(condition: impl Fn(&InterfaceList) -> bool) -> InterfaceList {
     let started = Instant::now();
     loop {
@@ -46,7 +46,7 @@ fn usable_names(survey: &InterfaceList) -> Vec<&str> {
 }
 
 #[test]
-fn a_survey_judges_each_sort_of_interface() {
+fn each_sort_of_interface_is_classified() {
     in_a_network(|| {
         cable("eth0", "10.1.0.2/24");
         ip("address add 2001:db8:1::2/64 dev eth0 nodad");
@@ -78,20 +78,20 @@ fn a_survey_judges_each_sort_of_interface() {
             "cut0x: ethernet, not used: it is down",
             "docker0: other, not used: it is a bridge to containers or virtual machines",
             "eth0: ethernet, usable",
-            "eth0x: ethernet, not used: it joins a container to this machine, and has no default route",
+            "eth0x: ethernet, not used: it connects a container to this machine and has no default route",
             "eth1: ethernet, usable",
-            "eth1x: ethernet, not used: it joins a container to this machine, and has no default route",
-            "eth2: ethernet, not used: it joins a container to this machine, and has no default route",
-            "eth2x: ethernet, not used: it joins a container to this machine, and has no default route",
-            "eth3: ethernet, not used: it has no address beyond its link",
-            "eth3x: ethernet, not used: it joins a container to this machine, and has no default route",
+            "eth1x: ethernet, not used: it connects a container to this machine and has no default route",
+            "eth2: ethernet, not used: it connects a container to this machine and has no default route",
+            "eth2x: ethernet, not used: it connects a container to this machine and has no default route",
+            "eth3: ethernet, not used: it has no address that is valid beyond its link",
+            "eth3x: ethernet, not used: it connects a container to this machine and has no default route",
             "inside: ethernet, not used: it is down",
-            "lo: other, not used: it leads back to this machine",
+            "lo: other, not used: it is the loopback interface",
             "off0: ethernet, not used: it is down",
-            "off0x: ethernet, not used: it joins a container to this machine, and has no default route",
+            "off0x: ethernet, not used: it connects a container to this machine and has no default route",
             "six0: ethernet, usable",
-            "six0x: ethernet, not used: it joins a container to this machine, and has no default route",
-            "tun0: tunnel, not used: it is a tunnel, and not this machine's way to the Internet",
+            "six0x: ethernet, not used: it connects a container to this machine and has no default route",
+            "tun0: tunnel, not used: it is a tunnel that does not carry this machine's Internet traffic",
             "vethab: ethernet, not used: it is a port of docker0",
             "wifi: wifi, usable",
         ];
@@ -102,7 +102,7 @@ fn a_survey_judges_each_sort_of_interface() {
         let route = eth0.route_v4.unwrap();
         assert_eq!((route.metric, route.table), (100, 254));
         assert_eq!(route.gateway, Some("10.1.0.1".parse().unwrap()));
-        assert!(eth0.has_v4() && !eth0.has_v6(), "its IPv6 address leads nowhere");
+        assert!(eth0.has_v4() && !eth0.has_v6(), "its IPv6 address has no route");
         assert!(eth0.is_on_subnet("10.1.0.77".parse().unwrap()) && !eth0.is_on_subnet("10.2.0.1".parse().unwrap()));
         assert_eq!(survey.by_name("eth1").unwrap().route_v4.unwrap().table, 1001);
         let six0 = survey.by_name("six0").unwrap();
@@ -120,7 +120,7 @@ fn a_survey_judges_each_sort_of_interface() {
 
 const AUTO: LinkSelection = LinkSelection::Auto { bypass_vpn: false, configured: Vec::new() };
 
-/// Two cables and an emulated link, and a VPN that the work sets up.
+/// Creates two Ethernet links and a tunnel, sets up the VPN, and checks that it is found and can be bypassed.
 fn with_vpn(set_up: impl FnOnce() + Send) {
     in_a_network(|| {
         cable("eth0", "10.1.0.2/24");
@@ -149,7 +149,7 @@ fn a_vpn_with_the_best_default_route_is_found() {
 }
 
 #[test]
-fn a_vpn_with_two_halves_of_the_world_is_found() {
+fn a_vpn_with_two_routes_for_half_of_the_addresses_is_found() {
     with_vpn(|| {
         ip("route add 0.0.0.0/1 via 10.8.0.1 dev tun0");
         ip("route add 128.0.0.0/1 via 10.8.0.1 dev tun0");
@@ -157,7 +157,7 @@ fn a_vpn_with_two_halves_of_the_world_is_found() {
 }
 
 #[test]
-fn a_vpn_behind_a_rule_and_a_table_of_its_own_is_found() {
+fn a_vpn_with_a_rule_and_a_separate_table_is_found() {
     with_vpn(|| {
         ip("route add default dev tun0 table 51820");
         ip("rule add not fwmark 51820 table 51820");
@@ -165,7 +165,7 @@ fn a_vpn_behind_a_rule_and_a_table_of_its_own_is_found() {
 }
 
 #[test]
-fn an_ipv6_tunnel_beside_ipv4_is_no_vpn_and_an_emulated_link_neither() {
+fn neither_an_ipv6_tunnel_beside_ipv4_nor_an_emulated_link_is_a_vpn() {
     in_a_network(|| {
         cable("eth0", "10.1.0.2/24");
         ip("route add default via 10.1.0.1 dev eth0 metric 100");
@@ -181,9 +181,9 @@ fn an_ipv6_tunnel_beside_ipv4_is_no_vpn_and_an_emulated_link_neither() {
     });
 }
 
-/// An IPv6-only network: IPv4 leaves through a translator on this machine, which is no VPN.
+/// In an IPv6-only network, IPv4 leaves through a translator on this machine, which is not a VPN.
 #[test]
-fn both_links_of_an_ipv6_only_network_are_used_and_its_clat_is_not() {
+fn both_ipv6_only_links_are_used_and_the_clat_is_not() {
     for (name, address) in [("cl-wlan0", "192.0.0.1/32"), ("clat", "192.0.0.1/32"), ("tun7", "192.0.0.4/29")] {
         in_a_network(|| {
             cable("wlan0", "2001:db8:1::2/64");
@@ -197,7 +197,7 @@ fn both_links_of_an_ipv6_only_network_are_used_and_its_clat_is_not() {
             assert_eq!(survey.by_name(name).unwrap().usability, Usability::Unused(UnusedReason::Clat));
             let chosen = choose_links(&survey, &AUTO, &MeteredHints::unknown()).unwrap();
             assert_eq!((chosen.links.len(), chosen.vpn_note), (2, None));
-            // A VPN is one beside a CLAT, too.
+            // A VPN is recognized beside a CLAT as well.
             let _vpn = add_tun("tun0", "2001:db8:8::2/64");
             ip("-6 route add default dev tun0 metric 50");
             let below = wait_until(|survey| usable_names(survey) == ["tun0"]);
@@ -206,9 +206,9 @@ fn both_links_of_an_ipv6_only_network_are_used_and_its_clat_is_not() {
     }
 }
 
-/// A link with both families beside a CLAT: its own IPv4 stays.
+/// A link with both address families keeps its IPv4 route beside a CLAT.
 #[test]
-fn a_link_with_ipv4_beside_a_clat_keeps_it() {
+fn a_link_beside_a_clat_keeps_its_own_ipv4() {
     in_a_network(|| {
         cable("eth0", "10.1.0.2/24");
         ip("route add default via 10.1.0.1 dev eth0 metric 100");
@@ -223,7 +223,7 @@ fn a_link_with_ipv4_beside_a_clat_keeps_it() {
 }
 
 #[test]
-fn a_bridge_that_leads_out_is_a_link_and_a_route_over_two_links_is_one_for_each() {
+fn a_bridge_with_a_default_route_is_a_link_and_a_multipath_route_counts_for_each_link() {
     in_a_network(|| {
         cable("eth0", "10.1.0.2/24");
         ip("link add name br0 type bridge");
@@ -241,7 +241,7 @@ fn a_bridge_that_leads_out_is_a_link_and_a_route_over_two_links_is_one_for_each(
 }
 
 #[test]
-fn a_survey_is_quick_with_a_hundred_interfaces() {
+fn listing_a_hundred_interfaces_is_quick() {
     in_a_network(|| {
         for number in 0..50 {
             ip(&format!("link add name v{number} type veth peer name w{number}"));
@@ -251,12 +251,12 @@ fn a_survey_is_quick_with_a_hundred_interfaces() {
         for _ in 0..rounds {
             assert_eq!(list_interfaces().unwrap().interfaces.len(), 101);
         }
-        eprintln!("a survey of 101 interfaces takes {:?}", start.elapsed() / rounds);
+        eprintln!("listing 101 interfaces takes {:?}", start.elapsed() / rounds);
     });
 }
 
 #[test]
-fn the_monitor_hears_of_links_addresses_and_routes() {
+fn the_monitor_reports_changes_of_links_addresses_and_routes() {
     in_a_network(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -271,11 +271,11 @@ fn the_monitor_hears_of_links_addresses_and_routes() {
                 "link delete eth0",
             ];
             for change in changes {
-                // An interface that comes up goes on changing for a moment.
+                // An interface that was just set up keeps changing for a moment.
                 while tokio::time::timeout(Duration::from_millis(50), monitor.changed()).await.is_ok() {}
                 ip(change);
                 let heard = tokio::time::timeout(Duration::from_secs(5), monitor.changed()).await;
-                assert!(heard.is_ok(), "not heard: {change}");
+                assert!(heard.is_ok(), "not reported: {change}");
                 heard.unwrap().unwrap();
             }
             assert!(list_interfaces().unwrap().by_name("eth0").is_none());
@@ -284,7 +284,7 @@ fn the_monitor_hears_of_links_addresses_and_routes() {
 }
 
 #[test]
-fn a_flood_of_changes_is_a_change_and_not_an_error() {
+fn a_burst_of_changes_is_reported_as_a_change_and_not_an_error() {
     in_a_network(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -299,7 +299,7 @@ fn a_flood_of_changes_is_a_change_and_not_an_error() {
                 change.unwrap();
                 heard += 1;
             }
-            // What comes at once is one change; the kernel may add a late one.
+            // Simultaneous changes are reported as one; the kernel may add a late one.
             assert!((1..10).contains(&heard), "{heard} changes");
         });
     });

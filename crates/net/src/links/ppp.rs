@@ -1,14 +1,16 @@
-//! What is behind a PPP device: an access line, or a VPN.
+//! Determines what a PPP device runs on: an access line, a modem, or a VPN.
 //!
-//! The kernel shows the same device for DSL (PPPoE), for a modem on a serial port, and for L2TP, PPTP and SSL VPNs that
-//! run pppd on a pseudo-terminal. A PPP device is a VPN unless something proves that it is an access line, because half of
-//! a download beside a VPN is worse than one link too few. The proofs, in this order:
+//! The kernel shows the same kind of device for DSL (PPPoE), for a modem on a serial port, and for L2TP, PPTP and SSL
+//! VPNs that run pppd on a pseudo-terminal. A PPP device counts as a VPN unless it is proven to be an access line,
+//! because half of a download outside a VPN is worse than one link too few. The proofs, in this order:
 //!
-//! 1. pppd's database (`/run/pppd2.tdb`) and its command line (by `/run/pppN.pid`) name the device that it runs on: a network
-//!    interface means PPPoE, a serial port with hardware behind it a modem. The pppd must still run.
-//! 2. `/proc/net/pppol2tp` names the PPP devices of the kernel's L2TP sessions: VPNs.
-//! 3. `/proc/net/pppoe` lists the PPPoE sessions of this network namespace (ethertype 0x8864) with the interface below each,
-//!    but not their PPP devices. If there are at least as many of them as devices left, all of these are PPPoE.
+//! 1. pppd's database (`/run/pppd2.tdb`) and its command line (found by `/run/pppN.pid`) name the device that it runs
+//!    on. A network interface means PPPoE, and a serial port with hardware behind it a modem. The pppd process must
+//!    still run.
+//! 2. `/proc/net/pppol2tp` names the PPP devices of the kernel's L2TP sessions, which are VPNs.
+//! 3. `/proc/net/pppoe` lists the PPPoE sessions of this network namespace (ethertype 0x8864) with the interface
+//!    below each, but not their PPP devices. If there are at least as many sessions as undetermined devices, all of
+//!    these are PPPoE.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,29 +25,30 @@ use super::link_kind::DeviceInfo;
 /// What a PPP device runs on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum PppTransport {
-    /// PPPoE, and the interface with the session, if it is known.
+    /// PPPoE over this interface, if it is known.
     Pppoe(Option<String>),
-    /// A serial port: a modem.
+    /// A serial port, so a modem.
     Modem,
-    /// Something that other links carry.
+    /// Another program or the kernel's L2TP: packets are carried by other links.
     Vpn,
 }
 
 const ARPHRD_PPP: u16 = 512;
-/// Chosen: a hundred times what a busy machine's files have.
+/// chosen: a hundred times the length of these files on a busy machine.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
-/// Whether it is a PPP device.
+/// Whether the device is a PPP device.
 pub(super) fn is_ppp(link: &DeviceInfo) -> bool {
     link.has_info_kind("ppp") || (link.info_kind.is_none() && link.arphrd == ARPHRD_PPP)
 }
 
-/// What this PPP device runs on, by the files below `root`.
+/// What this PPP device runs on, according to the files below `root`.
 pub(super) fn ppp_transport(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, root: &Path) -> PppTransport {
     if let Some(transport) = proven_transport(link, devices, root) {
         return transport;
     }
     let sessions = pppoe_sessions(root);
+    // Proof 3: count the PPP devices that need a PPPoE session, this one included.
     let (mut with_session, mut undetermined) = (0, 0);
     for device in devices.values().filter(|device| is_ppp(device)) {
         match proven_transport(device, devices, root) {
@@ -54,14 +57,16 @@ pub(super) fn ppp_transport(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInf
             None => undetermined += 1,
         }
     }
+    // With fewer sessions than devices it is not known which device is PPPoE; a VPN is the safe assumption.
     if sessions.is_empty() || sessions.len() < with_session + undetermined {
         return PppTransport::Vpn;
     }
+    // The interface below is known only if all sessions use the same one.
     let first = sessions.first().filter(|first| sessions.iter().all(|session| session == *first));
     PppTransport::Pppoe(first.cloned())
 }
 
-/// What is said of this very device.
+/// What proofs 1 and 2 show for this device; `None`: nothing.
 fn proven_transport(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, root: &Path) -> Option<PppTransport> {
     if !is_interface_name(&link.name) {
         return None;
@@ -80,14 +85,15 @@ fn proven_transport(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, root
     }
     let mentions = |text: &str| cmdline.iter().any(|word| word.contains(text));
     if mentions("pppoe") && !mentions("l2tp") && !mentions("pptp") {
-        // The program `pppoe`, which carries the sessions itself, or a plugin whose device is in a file of options.
+        // Either the program `pppoe`, which carries the session itself, or a plugin whose device is in an options
+        // file.
         return Some(PppTransport::Pppoe(None));
     }
     // A pseudo-terminal: another program carries the packets.
     name.map(|_| PppTransport::Vpn)
 }
 
-/// The device that a running pppd has for this interface, and the words of its command line.
+/// The device of the running pppd of this interface, and the words of its command line.
 fn pppd_process(interface: &str, root: &Path) -> Option<(Option<String>, Vec<String>)> {
     let pid_file = read_text(&root.join(format!("run/{interface}.pid")));
     let recorded = ["run/pppd2.tdb", "run/pppd/pppd2.tdb", "var/run/pppd2.tdb"]
@@ -95,7 +101,7 @@ fn pppd_process(interface: &str, root: &Path) -> Option<(Option<String>, Vec<Str
         .find_map(|path| pppd_record(&read_bytes(&root.join(path)), interface));
     let pid = pid_file.lines().next().map(str::trim).filter(|pid| is_decimal(pid)).map(str::to_owned);
     let pid = pid.or_else(|| recorded.as_ref().map(|(pid, _)| pid.clone()))?;
-    // A record of one that was killed stays, and the interface may be another one by now.
+    // The record of a killed pppd remains, and the interface or the process ID may be used by something else by now.
     if !read_text(&root.join(format!("proc/{pid}/comm"))).trim_end().starts_with("pppd") {
         return None;
     }
@@ -107,7 +113,7 @@ fn pppd_process(interface: &str, root: &Path) -> Option<(Option<String>, Vec<Str
     Some((device.or_else(from_cmdline), cmdline))
 }
 
-/// The process and the device that pppd's database has for an interface: records are text, `NAME=value;` each.
+/// The process ID and the device in pppd's database for an interface. Records are text, a series of `NAME=value;`.
 fn pppd_record(database: &[u8], interface: &str) -> Option<(String, String)> {
     let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
     database.split(|byte| !printable(byte)).find_map(|text_run| {
@@ -118,7 +124,7 @@ fn pppd_record(database: &[u8], interface: &str) -> Option<(String, String)> {
     })
 }
 
-/// Whether it is a serial port with hardware behind it, a Bluetooth one included.
+/// Whether it is a serial port with hardware behind it, or a Bluetooth one.
 fn is_serial_port(name: &str, root: &Path) -> bool {
     let is_plain_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let class = root.join("sys/class/tty").join(name);
@@ -130,7 +136,7 @@ fn is_l2tp_session(interface: &str, root: &Path) -> bool {
     sessions.lines().any(|line| line.trim().strip_prefix("interface ") == Some(interface))
 }
 
-/// The interfaces below PPPoE sessions, one for each session: number, address, interface.
+/// The interfaces below the PPPoE sessions, one per session. The columns are session, address, interface.
 fn pppoe_sessions(root: &Path) -> Vec<String> {
     let list = read_text(&root.join("proc/net/pppoe"));
     let kind_of_lower =
@@ -144,7 +150,7 @@ fn is_decimal(text: &str) -> bool {
 
 fn read_bytes(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // What cannot be read proves nothing.
+    // A file that cannot be read proves nothing.
     let _ = File::open(path).and_then(|file| file.take(MAX_FILE_LEN).read_to_end(&mut bytes));
     bytes
 }
@@ -153,7 +159,7 @@ fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&read_bytes(path)).into_owned()
 }
 
-/// The kind of link that this means; `lower`: of the interface with this name.
+/// The kind of link for a transport; `kind_of_lower` returns the kind of the interface with a name.
 pub(super) fn transport_kind(
     transport: &PppTransport,
     kind_of_lower: impl FnOnce(&str) -> Option<LinkKind>,
@@ -200,11 +206,11 @@ mod tests {
     const COMM: (&str, &str) = ("proc/77/comm", "pppd\n");
 
     #[test]
-    fn without_a_proof_it_is_a_vpn() {
+    fn a_ppp_device_without_proof_is_a_vpn() {
         assert_eq!(transport_of("ppp0", &["eth0", "ppp0"], &[]), PppTransport::Vpn);
         let header = ("proc/net/pppoe", "Id       Address              Device\n");
         assert_eq!(transport_of("ppp0", &["eth0", "ppp0"], &[header]), PppTransport::Vpn);
-        // openfortivpn and sstpc: pppd on a pseudo-terminal.
+        // openfortivpn and sstpc run pppd on a pseudo-terminal.
         let fortinet =
             [("run/ppp0.pid", "77\n"), COMM, ("proc/77/cmdline", "pppd\x00/dev/pts/3\x00230400\0:192.0.2.1\0")];
         assert_eq!(transport_of("ppp0", &["eth0", "ppp0"], &fortinet), PppTransport::Vpn);
@@ -214,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_pppoe_is_a_line() {
+    fn a_pppoe_session_is_an_access_line() {
         assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[PPPOE]), PppTransport::Pppoe(Some("eth1".into())));
-        // One session and two devices: which is which is known only if something says so of one of them.
+        // One session and two devices: only further proof about one of them can show which one has the session.
         assert_eq!(transport_of("ppp0", &["eth1", "ppp0", "ppp1"], &[PPPOE]), PppTransport::Vpn);
         let l2tp = ("proc/net/pppol2tp", "PPPoL2TP driver info, V2.0\n  SESSION 'x'\n   interface ppp1\n");
         assert_eq!(
@@ -224,7 +230,7 @@ mod tests {
             PppTransport::Pppoe(Some("eth1".into()))
         );
         assert_eq!(transport_of("ppp1", &["eth1", "ppp0", "ppp1"], &[PPPOE, l2tp]), PppTransport::Vpn);
-        // A VPN over DSL, which pppd says of both.
+        // A VPN over DSL; pppd recorded both.
         let database = "\x00junk\x01PPPD_PID=77;DEVICE=eth1;IFNAME=ppp0;\x00\x02PPPD_PID=78;DEVICE=/dev/pts/1;IFNAME=ppp1;\x00";
         let both = [("run/pppd2.tdb", database), COMM, ("proc/78/comm", "pppd\n"), PPPOE];
         assert_eq!(
@@ -232,13 +238,13 @@ mod tests {
             PppTransport::Pppoe(Some("eth1".into()))
         );
         assert_eq!(transport_of("ppp1", &["eth1", "ppp0", "ppp1"], &both), PppTransport::Vpn);
-        // The program `pppoe`, of which the kernel knows no session.
+        // The program `pppoe`, whose session the kernel does not know.
         let program = [("run/ppp0.pid", "77\n"), COMM, ("proc/77/cmdline", "pppd\0pty\0/usr/sbin/pppoe -I eth1\0")];
         assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &program), PppTransport::Pppoe(None));
     }
 
     #[test]
-    fn a_modem_on_a_serial_port_is_a_line_and_a_name_alone_is_not() {
+    fn a_serial_port_is_a_modem_only_with_hardware_behind_it() {
         let modem = [("run/ppp0.pid", "77\n"), COMM, ("proc/77/cmdline", "pppd\0/dev/ttyUSB2\x00115200\0")];
         let hardware = ("sys/class/tty/ttyUSB2/device/uevent", "");
         assert_eq!(
@@ -256,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_pppd_has_left_proves_nothing() {
+    fn files_of_a_dead_pppd_prove_nothing() {
         let left = ("run/pppd2.tdb", "PPPD_PID=77;DEVICE=eth1;IFNAME=ppp0;");
         assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[left]), PppTransport::Vpn);
         assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[left, ("proc/77/comm", "bash\n")]), PppTransport::Vpn);

@@ -1,9 +1,9 @@
-//! Whether packets to an address end at this machine.
+//! Route lookups in the kernel: whether an address is this machine's own, and over which kind of route it is reached.
+//! No packet is sent.
 //!
-//! In: an address. Out: the kernel's word for it; nothing is sent.
-//!
-//! A list of addresses was not used: those of a link's own scope are in none that is made for choosing links, and a route
-//! (`ip route add local 198.51.100.0/24 dev lo`, as relays of an anycast network have it) makes a whole network this machine's own.
+//! A list of this machine's addresses was not used. The list for choosing links lacks link-local addresses, and a
+//! local route (`ip route add local 198.51.100.0/24 dev lo`, as relays of an anycast network have it) makes a whole
+//! network this machine's own.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use super::routes::{default_routes, parse_internet_route};
 use marline_core::wire::netlink::{Address, Request, Route, family, messages};
 use marline_sys::netlink::RouteSocket;
 
-/// Whether it is this machine's own. What cannot be reached at all is not.
+/// Whether packets to an address are delivered to this machine. An unreachable address is not local.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel cannot be queried.
 pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     let lookup = Route::lookup(None, address.to_canonical());
     match RouteSocket::open()?.request(&lookup.finish(1)) {
@@ -29,7 +29,8 @@ pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     }
 }
 
-/// Whether packets to an address leave by another route than a default one: one of an interface's own networks, or a static route.
+/// Whether packets to an address use a route other than a default route: to a subnet of an interface, or a static
+/// route.
 pub fn has_non_default_route(address: IpAddr) -> bool {
     let address = address.to_canonical();
     matching_route(address).is_ok_and(|entry| {
@@ -37,14 +38,14 @@ pub fn has_non_default_route(address: IpAddr) -> bool {
     })
 }
 
-/// The number of the interface by which packets to an address leave if they do so by another route than a default one.
+/// The index of the interface over which an address is reached by a route other than a default route.
 pub fn non_default_route_interface(address: IpAddr) -> Option<u32> {
     has_non_default_route(address).then(|| route_interface(address)).flatten()
 }
 
-/// Whether the routing table refuses packets to an address: its route there is `unreachable`, `prohibit` or `blackhole`.
+/// Whether the routing table rejects an address: its route is of type `unreachable`, `prohibit` or `blackhole`.
 ///
-/// For IPv4 the kernel answers such a lookup with an error, and an address without any route with another one.
+/// For IPv4 the kernel reports these types as errors of the lookup, and the lack of any route as another error.
 pub fn is_rejected_by_route(address: IpAddr) -> bool {
     let address = address.to_canonical();
     match matching_route(address) {
@@ -55,41 +56,44 @@ pub fn is_rejected_by_route(address: IpAddr) -> bool {
     }
 }
 
-/// The entry of the routing table by which packets to an address leave.
+/// The entry of the routing table (FIB) that matches an address.
 fn matching_route(address: IpAddr) -> io::Result<Option<Route>> {
     let response = RouteSocket::open()?.request(&Route::lookup_fib_entry(address).finish(1))?;
     Ok(messages(&response).find_map(|message| Route::parse(&message)))
 }
 
-/// Whether an entry for an address is no default route.
+/// Whether the entry for an address is more specific than a default route.
 fn is_non_default(entry: &Route, address: IpAddr) -> bool {
-    // Prefixes so short are default routes or parts of one, as VPNs have them.
+    // Such short prefixes are default routes, or the halves of one that VPNs use.
     let shortest = if address.is_ipv4() { 1 } else { 3 };
     entry.destination.is_some_and(|(_, prefix)| prefix > shortest)
 }
 
-/// The number of the interface over which packets to an address leave; none: the kernel has no route, or does not say.
+/// The index of the interface over which packets to an address leave; `None`: there is no route, or the kernel cannot
+/// be queried.
 pub(crate) fn route_interface(address: IpAddr) -> Option<u32> {
     let lookup = Route::lookup(None, address.to_canonical());
     let response = RouteSocket::open().ok()?.request(&lookup.finish(1)).ok()?;
     parse_internet_route(&response).map(|(index, _)| index)
 }
 
-/// Whether an address is in the own network of an interface without a default route: a LAN behind this machine, or a tunnel. No link
-/// leads there, and where the kernel does not say, links do.
+/// Whether an address is in a subnet of an interface without a default route, such as a LAN behind this machine or a
+/// tunnel. No link reaches such an address. `false` if the kernel cannot be queried.
 ///
-/// A route to other networks is not enough: some VPNs have `0.0.0.0/1` in place of a default route, and what is asked for over a link
-/// must not leave over them.
+/// A route to other networks is not enough: some VPNs have `0.0.0.0/1` instead of a default route, and requests over
+/// a link must not leave through them.
 pub fn is_outside_links(address: IpAddr) -> bool {
     let is_outside = || {
         let socket = RouteSocket::open()?;
         let response = socket.request(&Route::lookup(None, address.to_canonical()).finish(1))?;
         let kind = messages(&response).find_map(|message| Route::parse(&message)).map(|route| route.route_type);
+        // Only a directly connected destination can be in a subnet of an interface.
         let Some((interface_index, _)) = parse_internet_route(&response)
             .filter(|(_, route)| route.gateway.is_none() && kind == Some(RTN_UNICAST))
         else {
             return Ok::<_, io::Error>(false);
         };
+        // An interface with a default route is a link, whatever its subnets are.
         let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
         let is_link = messages(&routes)
             .flat_map(|message| default_routes(&message))
@@ -99,7 +103,7 @@ pub fn is_outside_links(address: IpAddr) -> bool {
     is_outside().unwrap_or(false)
 }
 
-/// The same, unless this interface has a network with the address as well.
+/// Like [`is_outside_links`], and `interface` has no subnet with the address either.
 pub(crate) fn is_outside_links_and_not_on(address: IpAddr, interface: &str) -> bool {
     let is_on = || {
         let socket = RouteSocket::open()?;
@@ -108,7 +112,7 @@ pub(crate) fn is_outside_links_and_not_on(address: IpAddr, interface: &str) -> b
     is_outside_links(address) && !is_on().unwrap_or(false)
 }
 
-/// Whether one of an interface's own networks has the address.
+/// Whether a subnet of an interface contains the address.
 fn has_subnet_with(socket: &RouteSocket, index: u32, address: IpAddr) -> io::Result<bool> {
     let addresses = socket.request(&Request::dump_addresses().finish(1))?;
     let networks = messages(&addresses).filter_map(|message| Address::parse(&message));
@@ -121,10 +125,10 @@ const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 /// `RTN_BLACKHOLE`, `RTN_UNREACHABLE` and `RTN_PROHIBIT` of linux/rtnetlink.h.
 const REJECT_TYPES: [u8; 3] = [6, 7, 8];
-/// The errors of these three (ip-route(8)): EINVAL, EHOSTUNREACH and EACCES.
+/// The errors that the kernel reports for these types (ip-route(8)): EINVAL, EHOSTUNREACH and EACCES.
 const REJECT_ERRORS: [io::ErrorKind; 3] =
     [io::ErrorKind::InvalidInput, io::ErrorKind::HostUnreachable, io::ErrorKind::PermissionDenied];
-/// No way leads there; a kernel without IPv6.
+/// There is no route, or the kernel lacks IPv6.
 const UNREACHABLE_ERRORS: [io::ErrorKind; 3] =
     [io::ErrorKind::NetworkUnreachable, io::ErrorKind::HostUnreachable, io::ErrorKind::Unsupported];
 
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_takes_for_its_own_is_here() {
+    fn addresses_that_the_kernel_delivers_locally_are_local() {
         assert!(is_local("127.0.0.1") && is_local("127.9.9.9") && is_local("::ffff:127.0.0.1"));
         in_a_network(|| {
             assert!(!is_local("192.0.2.1") && !is_local("2001:db8::1"));
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_and_static_routes_are_told_from_default_routes() {
+    fn subnets_and_static_routes_are_distinguished_from_default_routes() {
         in_a_network(|| {
             cable("d0", "10.0.1.2/24");
             cable("d1", "192.168.7.1/24");
@@ -193,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lan_without_a_default_route_is_beside_the_links() {
+    fn a_lan_without_a_default_route_is_outside_the_links() {
         in_a_network(|| {
             cable("d0", "192.0.2.1/24");
             cable("d1", "192.168.7.1/24");
@@ -209,9 +213,12 @@ mod tests {
                 assert!(!beside(other), "{other}");
             }
             ip("route add 0.0.0.0/1 dev d1");
-            assert!(!beside("50.0.0.1") && beside("192.168.7.9"), "a VPN's half of the internet is no LAN");
+            assert!(
+                !beside("50.0.0.1") && beside("192.168.7.9"),
+                "the half of the Internet that a VPN routes is not a LAN"
+            );
             ip("route add default via 192.168.7.2 dev d1 metric 9");
-            assert!(!beside("192.168.7.9"), "now it is a link");
+            assert!(!beside("192.168.7.9"), "with a default route it is a link");
         });
     }
 }

@@ -1,13 +1,13 @@
-//! Default routes, and the kernel's own way to the Internet.
+//! Parses default routes from a route dump, and the kernel's route to the Internet from a lookup.
 //!
-//! In: messages of a route dump, or the answer to the question for one way. Out: which interfaces lead out, and which
-//! one the kernel itself would take. `marline_core::wire::netlink::Route` is not used for the dump, since it keeps
-//! one link for a route and no flags, while a route over several links and one whose carrier is gone matter here.
+//! `marline_core::wire::netlink::Route` is not used for the dump: it has one link per route and no flags, while
+//! routes over several links and routes without carrier matter here.
 //!
-//! 1. A default route has no destination, or `2000::/3`: all public IPv6 addresses of today.
-//! 2. Routes that throw packets away, dead ones and entries of the route cache do not count.
-//! 3. Routes that marline itself has set ([`PROTOCOL`]) do not count: they repeat what was there, and would outlive it.
-//! 4. A route over several links is one default route for each of them.
+//! 1. A default route has no destination, or `2000::/3`, which contains all public IPv6 addresses of today.
+//! 2. Routes that drop packets, dead routes and entries of the route cache do not count.
+//! 3. Routes that marline itself has set ([`RTPROT_MARLINE`]) do not count: they copy existing routes and may outlive
+//!    them.
+//! 4. A route over several links yields a default route for each of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ use marline_core::wire::netlink::{Attributes, Message, family, kind, messages};
 
 use super::DefaultRoute;
 
-/// `struct rtmsg`, before the attributes.
+/// Length of `struct rtmsg`, which precedes the attributes.
 const RTMSG_LEN: usize = 12;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -26,19 +26,20 @@ const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 
 /// The origin (`RTPROT_…`) that marks rules and routes as marline's own. chosen: an `m`, which neither the kernel nor
-/// `/etc/iproute2/rt_protos` knows.
+/// `/etc/iproute2/rt_protos` uses.
 pub const RTPROT_MARLINE: u8 = b'm';
 /// RTNH_F_DEAD and RTNH_F_LINKDOWN.
 const NEXTHOP_DEAD_FLAGS: u8 = 1 | 16;
 
-/// The interfaces that a route leads over, with the family, if it is a default route that works.
+/// The interfaces of a default route, each with the address family; empty if the message is not a working default
+/// route.
 pub(super) fn default_routes(message: &Message<'_>) -> Vec<(u32, u8, DefaultRoute)> {
     parse_default_routes(message).unwrap_or_default()
 }
 
 fn parse_default_routes(message: &Message<'_>) -> Option<Vec<(u32, u8, DefaultRoute)>> {
     const RTN_UNICAST: u8 = 1;
-    /// The byte that holds RTM_F_CLONED (0x200).
+    /// The byte of the flags that contains RTM_F_CLONED (0x200).
     const CLONED: u8 = 2;
     let fixed: [u8; RTMSG_LEN] = message.body.get(..RTMSG_LEN)?.try_into().ok()?;
     let [family, prefix, _, _, table, protocol, _, route_type, ..] = fixed;
@@ -76,7 +77,7 @@ fn parse_default_routes(message: &Message<'_>) -> Option<Vec<(u32, u8, DefaultRo
     )
 }
 
-/// One `struct rtnexthop` after the other: length, flags, weight, interface, attributes.
+/// Parses a list of `struct rtnexthop`: length, flags, weight, interface, attributes. Dead next hops are omitted.
 fn parse_next_hops(mut bytes: &[u8]) -> Vec<(u32, Option<IpAddr>)> {
     const RTNEXTHOP_LEN: usize = 8;
     let mut parsed_hops = Vec::new();
@@ -96,7 +97,7 @@ fn parse_next_hops(mut bytes: &[u8]) -> Vec<(u32, Option<IpAddr>)> {
     parsed_hops
 }
 
-/// `struct rtvia`: a router of the other family (RFC 5549).
+/// Parses `struct rtvia`, a next hop of the other address family (RFC 5549).
 fn parse_via(value: &[u8]) -> Option<IpAddr> {
     match value.get(2..)? {
         v4 if v4.len() == 4 => Some(IpAddr::from(<[u8; 4]>::try_from(v4).ok()?)),
@@ -104,14 +105,14 @@ fn parse_via(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Addresses that nobody routes specially (a root name server's). No packet goes there.
+/// A public address without special routes (a root name server). Used for lookups only: no packet is sent to it.
 pub const INTERNET_PROBE_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
-/// The same for IPv6.
+/// IPv6 counterpart of [`INTERNET_PROBE_V4`].
 pub const INTERNET_PROBE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
 
-/// The request for the way that a packet to the Internet would take.
+/// Builds a request for the route to a public address.
 pub(super) fn internet_route_request(family: u8, sequence: u32) -> Vec<u8> {
-    /// `NLM_F_REQUEST | NLM_F_ACK`.
+    /// NLM_F_REQUEST and NLM_F_ACK.
     const FLAGS: u16 = 0x1 | 0x4;
     let address = if family == family::V4 {
         INTERNET_PROBE_V4.octets().to_vec()
@@ -132,7 +133,7 @@ pub(super) fn internet_route_request(family: u8, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// The interface that the answer to a [`way`] names, and the route over it.
+/// Parses the reply to an [`internet_route_request`]: the interface, and the route over it.
 pub(super) fn parse_internet_route(response: &[u8]) -> Option<(u32, DefaultRoute)> {
     let message = messages(response).find(|message| message.kind == kind::NEW_ROUTE)?;
     let table = u32::from(*message.body.get(4)?);

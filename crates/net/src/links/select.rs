@@ -1,47 +1,45 @@
-//! Which of the interfaces carry this run, and on what terms.
+//! Chooses the links of a run from the listed interfaces, with the settings of each link.
 //!
-//! In: a survey, the user's choice, what NetworkManager says of cost. Out: the links in a fixed order, and the lines
-//! that the user should read; or the reason why there is none.
-//!
-//! 1. Without a choice: all usable interfaces, the kernel's preferred ones first (lowest metric, then number).
-//! 2. A VPN that is the machine's way to the Internet is used alone, unless it is to be bypassed.
-//! 3. Named interfaces: those that can carry anything, in the user's order; the others cost a line, not the run.
-//! 4. On cost the user's word goes over NetworkManager's; if nobody says anything a link is not metered.
-//! 5. An interface that the user speaks of and that is not used is worth a line, whichever way he spoke of it.
+//! 1. By default all usable interfaces are links, those that the kernel prefers first (lowest metric, then index).
+//! 2. A VPN that carries the machine's Internet traffic is the only link, unless it is to be bypassed.
+//! 3. Named interfaces are used in the user's order if they can carry anything. The others cause a warning and do not
+//!    fail the run.
+//! 4. The user's setting whether a link is metered overrides NetworkManager's. Without either, a link is not metered.
+//! 5. An interface that the user mentions and that is not used causes a warning, whichever option mentions it.
 
 use marline_core::link::{LinkKind, LinkProfile};
 
 use super::{Interface, InterfaceList, LinkArg, LinksError, MeteredHints, UnusedReason, Usability};
 
-/// What the user wants.
+/// Which links the user wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkSelection {
-    /// Whatever is there.
+    /// All usable links.
     Auto {
-        /// Use the links below an active VPN instead of it.
+        /// Use the links below an active VPN instead of the VPN.
         bypass_vpn: bool,
-        /// What the configuration says of interfaces, should they be used.
+        /// Settings from the configuration, for those interfaces that are used.
         configured: Vec<LinkArg>,
     },
-    /// These.
+    /// Exactly these interfaces, in this order.
     Named(Vec<LinkArg>),
 }
 
-/// The links of this run.
+/// The links of a run, and what to report to the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChosenLinks {
-    /// At least one, each with its terms.
+    /// The links, at least one, each with its settings.
     pub links: Vec<(Interface, LinkProfile)>,
-    /// Lines for the user, without a line end.
+    /// Warnings for the user, without line ends.
     pub warnings: Vec<String>,
-    /// One more line, if a VPN decides which links are used.
+    /// A note for the user if a VPN decides which links are used.
     pub vpn_note: Option<String>,
 }
 
-/// Chooses the links.
+/// Chooses the links of a run.
 ///
 /// # Errors
-/// [`LinksError::NoLink`] when nothing that was found, or named, can carry anything.
+/// [`LinksError::NoLink`] if no interface that was found or named can carry traffic.
 pub fn choose_links(
     interface_list: &InterfaceList,
     selection: &LinkSelection,
@@ -88,7 +86,7 @@ fn select_auto(
         if bypass_vpn {
             format!("the VPN {vpn} is bypassed")
         } else {
-            format!("the VPN {vpn} is this machine's way to the Internet: it is used alone (--bypass-vpn to use the links below it)")
+            format!("the VPN {vpn} carries this machine's Internet traffic and is the only link used (--bypass-vpn uses the links below it)")
         }
     });
     ChosenLinks { links: interfaces.into_iter().map(with_profile).collect(), warnings, vpn_note: vpn }
@@ -100,20 +98,20 @@ fn select_named(interface_list: &InterfaceList, link_args: &[LinkArg], metered: 
         let name = &link_arg.name;
         let mut warn = |text: String| chosen.warnings.push(format!("link {name}: {text}"));
         if link_args[..at].iter().any(|earlier| earlier.name == *name) {
-            warn("named twice; the first one counts".to_owned());
+            warn("named twice; the first one is used".to_owned());
             continue;
         }
         let Some(interface) = interface_list.by_name(name) else {
-            warn("no such interface; going on with the rest".to_owned());
+            warn("no such interface; continuing with the other links".to_owned());
             continue;
         };
         match &interface.usability {
             Usability::Usable => {}
             Usability::Unused(reason) if !reason.can_be_overridden() => {
-                warn(format!("{reason}; going on with the rest"));
+                warn(format!("{reason}; continuing with the other links"));
                 continue;
             }
-            Usability::Unused(UnusedReason::BelowVpn(vpn)) => warn(format!("it goes beside the VPN {vpn}")),
+            Usability::Unused(UnusedReason::BelowVpn(vpn)) => warn(format!("its traffic bypasses the VPN {vpn}")),
             Usability::Unused(UnusedReason::NoDefaultRoute) => {
                 warn("it has no default route, so it reaches its own subnets only".to_owned());
             }
@@ -125,8 +123,8 @@ fn select_named(interface_list: &InterfaceList, link_args: &[LinkArg], metered: 
     chosen
 }
 
-/// Interfaces that cannot be used now and may come to be: those of access networks that are down, without carrier,
-/// address or default route. By name, in the kernel's order.
+/// Names of interfaces that cannot be used now and may become usable: access links that are down, or lack carrier, an
+/// address or a default route. In the kernel's order.
 pub fn pending_interfaces(interface_list: &InterfaceList) -> impl Iterator<Item = &str> {
     let may_become_usable = |interface: &&Interface| {
         let is_access = !matches!(interface.kind, LinkKind::Tunnel | LinkKind::Other);
@@ -144,7 +142,7 @@ pub fn pending_interfaces(interface_list: &InterfaceList) -> impl Iterator<Item 
     interface_list.interfaces.iter().filter(may_become_usable).map(|interface| interface.name.as_str())
 }
 
-/// Why an interface that the user speaks of is not used.
+/// Why an interface that the user mentions is not used.
 fn unused_message(interface_list: &InterfaceList, link_arg: &LinkArg) -> String {
     let why = match interface_list.by_name(&link_arg.name).map(|interface| &interface.usability) {
         None => "no such interface".to_owned(),
@@ -154,8 +152,8 @@ fn unused_message(interface_list: &InterfaceList, link_arg: &LinkArg) -> String 
     format!("link {}: {why}", link_arg.name)
 }
 
-/// What a choice means for a URL on this very machine, where no link leads: the terms of the loopback, and the lines
-/// that the user should read.
+/// Settings and warnings for a URL on this machine, which is reached over the loopback and no link. Only settings of
+/// the loopback apply.
 pub fn choose_loopback(interface_list: &InterfaceList, selection: &LinkSelection) -> (LinkProfile, Vec<String>) {
     let (LinkSelection::Auto { configured: named, .. } | LinkSelection::Named(named)) = selection;
     let is_named = matches!(selection, LinkSelection::Named(_));
@@ -170,13 +168,13 @@ pub fn choose_loopback(interface_list: &InterfaceList, selection: &LinkSelection
         } else if is_named || link_arg.is_explicit {
             let why =
                 if interface_list.by_name(&link_arg.name).is_some() { "not used" } else { "no such interface" };
-            lines.push(format!("link {}: {why}; the URL is on this very machine and needs none", link_arg.name));
+            lines.push(format!("link {}: {why}; the URL is on this machine and needs no link", link_arg.name));
         }
     }
     (profile, lines)
 }
 
-/// An interface on the user's terms.
+/// Applies the user's settings to an interface.
 fn interface_link(interface: &Interface, link_arg: &LinkArg, metered: &MeteredHints) -> (Interface, LinkProfile) {
     let mut interface = interface.clone();
     interface.metered = metered.get(&interface.name);
@@ -185,7 +183,7 @@ fn interface_link(interface: &Interface, link_arg: &LinkArg, metered: &MeteredHi
     (interface, profile)
 }
 
-/// The reasons why there is no link, a line each.
+/// The reasons why there is no link, one line each.
 fn no_link_reasons(
     interface_list: &InterfaceList,
     selection: &LinkSelection,
@@ -193,7 +191,7 @@ fn no_link_reasons(
 ) -> Vec<String> {
     match selection {
         LinkSelection::Named(_) => {
-            warnings.into_iter().map(|line| line.replace("; going on with the rest", "")).collect()
+            warnings.into_iter().map(|line| line.replace("; continuing with the other links", "")).collect()
         }
         LinkSelection::Auto { bypass_vpn, .. } => {
             let reason = |interface: &Interface| match &interface.usability {
@@ -214,7 +212,7 @@ mod tests {
     use super::*;
     use crate::links::{DefaultRoute, MeteredSource, MeteredStatus};
 
-    /// An interface with an address, and a default route of this metric if there is one.
+    /// An interface with an address, and with a default route if `metric` is given.
     fn interface(index: u32, name: &str, kind: LinkKind, metric: Option<u32>, verdict: Usability) -> Interface {
         Interface {
             name: name.into(),
@@ -276,12 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn each_choice_takes_its_links_and_says_what_it_leaves() {
+    fn each_selection_gets_its_links_and_warnings() {
         type TestCase<'a> = (&'a str, InterfaceList, LinkSelection, &'a [&'a str], &'a [&'a str]);
         let rows: [TestCase<'_>; 8] = [
             ("all, the preferred first", laptop(), auto(false), &["eth0", "wlan0", "wwan0"], &[]),
-            ("nothing to bypass", laptop(), auto(true), &["eth0", "wlan0", "wwan0"], &[]),
-            ("a VPN alone", laptop_with_vpn(), auto(false), &["tun0"], &[]),
+            ("no VPN to bypass", laptop(), auto(true), &["eth0", "wlan0", "wwan0"], &[]),
+            ("only the VPN", laptop_with_vpn(), auto(false), &["tun0"], &[]),
             ("a VPN bypassed", laptop_with_vpn(), auto(true), &["eth0", "wlan0", "wwan0"], &[]),
             ("the user's order", laptop(), named(&["wwan0", "eth0"]), &["wwan0", "eth0"], &[]),
             (
@@ -290,13 +288,13 @@ mod tests {
                 named(&["wwan9", "eth2", "wlan0", "wlan0,budget=1GB"]),
                 &["wlan0"],
                 &[
-                    "link wwan9: no such interface; going on with the rest",
-                    "link eth2: it has no carrier (no cable, access point or modem session); going on with the rest",
-                    "link wlan0: named twice; the first one counts",
+                    "link wwan9: no such interface; continuing with the other links",
+                    "link eth2: it has no carrier (no cable, access point or modem session); continuing with the other links",
+                    "link wlan0: named twice; the first one is used",
                 ],
             ),
             (
-                "what only the user can want",
+                "interfaces that are used only if named",
                 laptop(),
                 named(&["eth1", "docker0", "lo"]),
                 &["eth1", "docker0", "lo"],
@@ -306,11 +304,11 @@ mod tests {
                 ],
             ),
             (
-                "beside the VPN by name",
+                "a link below the VPN by name",
                 laptop_with_vpn(),
                 named(&["wlan0", "tun0"]),
                 &["wlan0", "tun0"],
-                &["link wlan0: it goes beside the VPN tun0"],
+                &["link wlan0: its traffic bypasses the VPN tun0"],
             ),
         ];
         for (case, survey, choice, links, warnings) in rows {
@@ -321,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_is_of_an_access_network_and_waits_for_something() {
+    fn only_access_links_that_lack_something_are_pending() {
         let mut survey = laptop();
         survey.interfaces.push(interface(8, "wlan1", LinkKind::Wifi, None, unused(UnusedReason::Down)));
         survey.interfaces.push(interface(9, "tun1", LinkKind::Tunnel, None, unused(UnusedReason::Down)));
@@ -329,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_the_user_speaks_of_and_that_is_not_used_costs_a_line() {
+    fn an_unused_link_that_the_user_mentions_causes_a_warning() {
         let spoken = |name: &str| LinkArg {
             is_explicit: true,
             rate_limit: Some(Bitrate::from_mbps(1)),
@@ -352,8 +350,8 @@ mod tests {
     }
 
     #[test]
-    fn on_this_very_machine_only_the_terms_of_the_loopback_count() {
-        let none = "needs none";
+    fn only_settings_of_the_loopback_apply_to_a_url_on_this_machine() {
+        let none = "needs no link";
         let (lo, lines) = choose_loopback(&laptop(), &named(&["lo,limit=1Mbit/s", "eth0", "wwan9"]));
         assert_eq!((lo.name.as_str(), lo.rate_limit), ("lo", Some(Bitrate::from_mbps(1))));
         assert_eq!(lines.len(), 2);
@@ -369,18 +367,20 @@ mod tests {
     }
 
     #[test]
-    fn a_vpn_is_never_used_or_bypassed_in_silence() {
+    fn using_or_bypassing_a_vpn_is_always_reported() {
         let line =
             |bypass| choose_links(&laptop_with_vpn(), &auto(bypass), &MeteredHints::unknown()).unwrap().vpn_note;
         assert!(
-            line(false).unwrap().contains("the VPN tun0 is this machine's way to the Internet: it is used alone")
+            line(false)
+                .unwrap()
+                .contains("the VPN tun0 carries this machine's Internet traffic and is the only link used")
         );
         assert_eq!(line(true).unwrap(), "the VPN tun0 is bypassed");
         assert_eq!(choose_links(&laptop(), &auto(false), &MeteredHints::unknown()).unwrap().vpn_note, None);
     }
 
     #[test]
-    fn with_no_link_left_the_reason_for_each_is_given() {
+    fn without_any_link_the_reason_for_each_interface_is_given() {
         let none = |survey: &InterfaceList, choice| {
             choose_links(survey, &choice, &MeteredHints::unknown()).unwrap_err().to_string()
         };
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn on_cost_the_user_has_the_last_word() {
+    fn the_users_metered_setting_overrides_network_manager() {
         let hints: MeteredHints = [("wlan0", true), ("wwan0", true)]
             .map(|(name, metered)| {
                 (name.to_owned(), MeteredStatus { metered, source: MeteredSource::NetworkManager })
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_the_kernels_list_changes_nothing() {
+    fn the_order_of_the_kernels_list_does_not_matter() {
         let mut backwards = laptop();
         backwards.interfaces.reverse();
         let all = |survey| choose_links(survey, &auto(false), &MeteredHints::unknown()).unwrap();

@@ -1,4 +1,4 @@
-//! A small pump for one connection, and servers to point it at.
+//! A small driver for one connection, and servers for it to connect to.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,10 @@ use marline_net::egress::EgressPolicy;
 use marline_net::http::{Connection, DialRequest, Event, GetRequest, Http2Windows, Sink};
 use tokio::runtime::{Builder, Runtime};
 
-/// Far longer than any test takes: only a hang meets it.
+/// Far longer than any test takes: only a hang reaches it.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bodies by request.
+/// The received bodies by request.
 #[derive(Default)]
 pub(crate) struct Bodies(pub(crate) BTreeMap<u32, Vec<u8>>);
 
@@ -31,22 +31,22 @@ impl Sink for Bodies {
     }
 }
 
-/// One connection and what came over it.
+/// One connection and what was received over it.
 pub(crate) struct TestClient {
     runtime: Runtime,
     pub(crate) conn: Connection,
     pub(crate) bodies: Bodies,
     scratch: Vec<u8>,
-    /// Bytes that the events told, by request.
+    /// Bytes that the events reported, by request.
     byte_counts: BTreeMap<u32, u64>,
 }
 
-/// A runtime of one thread, as the program's own.
+/// A single-threaded runtime, like the one of the program.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// How to reach a plain server on loopback.
+/// A request to connect to an unencrypted server on the loopback.
 pub(crate) fn dial_to(address: SocketAddr) -> DialRequest {
     DialRequest {
         device: None,
@@ -62,7 +62,7 @@ pub(crate) fn dial_to(address: SocketAddr) -> DialRequest {
     }
 }
 
-/// A GET of a span of `/data`.
+/// A GET request for a range of `/data`.
 pub(crate) fn get_request(ask: RequestRange) -> GetRequest {
     GetRequest {
         path_and_query: "/data".into(),
@@ -73,7 +73,7 @@ pub(crate) fn get_request(ask: RequestRange) -> GetRequest {
     }
 }
 
-/// The `n`th piece of a resource.
+/// The range of the `n`th piece of a resource.
 pub(crate) fn range_of(n: u32, size: u64) -> RequestRange {
     RequestRange::Bounded(ByteRange::new(u64::from(n) * size, u64::from(n + 1) * size))
 }
@@ -107,15 +107,15 @@ impl TestClient {
         event
     }
 
-    /// Whether there is nothing to say when about `most` body bytes may be read.
+    /// Whether no event is ready when about `most` body bytes may be read.
     pub(crate) fn is_pending(&mut self, most: DataSize) -> bool {
         let Self { runtime, conn, bodies, scratch, .. } = self;
         let once = poll_fn(|cx| Poll::Ready(conn.poll_event(cx, scratch, bodies, most).is_pending()));
         runtime.block_on(once)
     }
 
-    /// Accepts every answer until `ends` have ended, or an answer broke off, or the connection is over. Tells all but
-    /// the data; sums of the data are checked against the bodies.
+    /// Accepts every response until `ends` have ended, a response was cut off, or the connection has ended. Returns
+    /// all events except data events, whose sums are compared with the bodies.
     pub(crate) fn run_until_ends(&mut self, ends: usize) -> Vec<Event> {
         let (mut told, mut ended) = (Vec::new(), 0);
         while ended < ends {
@@ -137,7 +137,7 @@ impl TestClient {
     }
 }
 
-/// The kind of the last event's trouble.
+/// The error kind of the last event.
 pub(crate) fn last_error_kind(events: &[Event]) -> Option<ConnErrorKind> {
     match events.last() {
         Some(Event::Closed { error: trouble } | Event::Aborted { error: trouble, .. }) => Some(trouble.kind),
@@ -145,7 +145,7 @@ pub(crate) fn last_error_kind(events: &[Event]) -> Option<ConnErrorKind> {
     }
 }
 
-/// A server of one connection that does what the test says.
+/// A server for one connection that runs the test's script.
 pub(crate) fn serve_script(script: impl FnOnce(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let address = listener.local_addr().expect("an address");
@@ -157,7 +157,7 @@ pub(crate) fn serve_script(script: impl FnOnce(TcpStream) + Send + 'static) -> S
     address
 }
 
-/// Reads requests until there are `n` of them; returns their text.
+/// Reads requests until `n` have arrived; returns their text.
 pub(crate) fn read_requests(stream: &mut TcpStream, n: usize) -> String {
     let (mut text, mut buffer) = (String::new(), [0; 4096]);
     while text.matches("\r\n\r\n").count() < n {
@@ -169,7 +169,7 @@ pub(crate) fn read_requests(stream: &mut TcpStream, n: usize) -> String {
     text
 }
 
-/// A server that takes `n` requests, sends the pieces as segments of their own, and closes.
+/// A server that reads `n` requests, sends the pieces as separate segments, and closes.
 pub(crate) fn serve_canned(n: usize, pieces: Vec<Vec<u8>>) -> SocketAddr {
     serve_script(move |mut stream| {
         stream.set_nodelay(true).expect("an option");
@@ -183,7 +183,7 @@ pub(crate) fn serve_canned(n: usize, pieces: Vec<Vec<u8>>) -> SocketAddr {
     })
 }
 
-/// Bytes without a pattern that a wrong offset could hide in.
+/// Bytes without a pattern that would hide a wrong offset.
 pub(crate) fn content(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = std::iter::repeat_with(|| {
@@ -195,19 +195,20 @@ pub(crate) fn content(len: usize) -> Vec<u8> {
     words.flatten().take(len).collect()
 }
 
-/// A certificate for `localhost` by an authority of its own.
+/// A certificate for `localhost`, signed by an authority of its own.
 pub(crate) struct TestIdentity {
     pub(crate) ca_pem: String,
     pub(crate) cert: rcgen::Certificate,
     pub(crate) key: rcgen::KeyPair,
 }
 
-/// Makes an identity for one name.
+/// Creates an identity for one name.
 pub(crate) fn make_identity(name: &str, not_after: Option<i32>) -> TestIdentity {
     let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca_key = rcgen::KeyPair::generate().expect("a key");
-    // Its own name, or another authority of the same name would be tried with the wrong key.
+    // The authority has a unique name; otherwise another authority of the same name would be tried with the wrong
+    // key.
     let own = data_encoding::HEXLOWER.encode(ca_key.public_key_raw());
     params.distinguished_name.push(rcgen::DnType::CommonName, &own[own.len() - 16..]);
     let ca_pem = params.self_signed(&ca_key).expect("an authority").pem();
@@ -221,7 +222,7 @@ pub(crate) fn make_identity(name: &str, not_after: Option<i32>) -> TestIdentity 
     TestIdentity { ca_pem, cert, key }
 }
 
-/// A real nginx that serves one file as `/data`; ends with the test.
+/// A real nginx that serves one file as `/data`; it ends with the test.
 pub(crate) struct Nginx {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -230,8 +231,8 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it with directives for its server block; with an identity it speaks TLS and HTTP/2. None, with the reason
-    /// printed, if there is no nginx here.
+    /// Starts nginx with directives for its server block; with an identity it uses TLS and HTTP/2. Returns `None`,
+    /// and prints the reason, if nginx is not installed.
     pub(crate) fn start(directives: &str, len: usize, identity: Option<&TestIdentity>) -> Option<Self> {
         if Command::new("nginx").arg("-v").stderr(Stdio::null()).status().is_err() {
             eprintln!("skipped: nginx is not installed");
@@ -274,14 +275,14 @@ impl Nginx {
         Some(Self { child, address, data, dir })
     }
 
-    /// How to reach it over TLS, trusting its authority.
+    /// A request to connect over TLS that trusts this server's authority.
     pub(crate) fn dial_tls(&self, name: &str, http2: bool) -> DialRequest {
         let config = marline_net::http::tls_config(Some(&self.dir.path().join("ca.pem")), http2);
         DialRequest { server_name: name.into(), tls: Some(config.expect("an authority")), ..dial_to(self.address) }
     }
 }
 
-/// nginx's workers may run as another user.
+/// Makes the files readable for nginx's workers, which may run as another user.
 fn make_readable(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("permissions");
@@ -289,7 +290,7 @@ fn make_readable(dir: &Path) {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // The master must be asked, or its workers stay behind; a kill comes only if it does not listen.
+        // The master is asked to stop, because otherwise its workers remain; it is killed only if it does not react.
         let pid = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         for _ in 0..300 {

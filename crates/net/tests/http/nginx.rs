@@ -1,4 +1,4 @@
-//! Against a real nginx.
+//! Tests against a real nginx.
 
 use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange, Validator};
 use marline_core::units::DataSize;
@@ -6,7 +6,7 @@ use marline_net::http::{Event, GetRequest};
 
 use crate::driver::{Nginx, TestClient, dial_to, get_request, last_error_kind, make_identity, range_of};
 
-/// Asks for pieces all at once and checks that each arrives as it is in the file.
+/// Requests all pieces at once, and checks that each one is equal to that part of the file.
 fn fetch_pieces(client: &mut TestClient, nginx: &Nginx, count: u32, size: u64) -> Vec<Event> {
     (0..count).for_each(|n| client.conn.request(ReqId(n), &get_request(range_of(n, size))));
     let events = client.run_until_ends(count as usize);
@@ -34,7 +34,7 @@ fn two_hundred_pipelined_ranges_arrive_in_order() {
 }
 
 #[test]
-fn a_connection_that_serves_ten_requests_ends_well_after_ten() {
+fn a_connection_limited_to_ten_requests_ends_cleanly_after_ten() {
     let Some(nginx) = Nginx::start("keepalive_requests 10;", 40 * 10_000, None) else { return };
     let mut client = TestClient::dial(dial_to(nginx.address)).expect("connected");
     let events = fetch_pieces(&mut client, &nginx, 40, 10_000);
@@ -45,7 +45,7 @@ fn a_connection_that_serves_ten_requests_ends_well_after_ten() {
 }
 
 #[test]
-fn the_file_condition_and_the_unsatisfiable_range_are_heard() {
+fn if_range_and_unsatisfiable_ranges_are_reported() {
     let Some(nginx) = Nginx::start("", 1000, None) else { return };
     let mut client = TestClient::dial(dial_to(nginx.address)).expect("connected");
     let other = Some(Validator::Etag("\"other\"".into()));
@@ -62,7 +62,7 @@ fn the_file_condition_and_the_unsatisfiable_range_are_heard() {
 }
 
 #[test]
-fn tls_carries_http_1_1_if_nothing_else_is_offered() {
+fn tls_uses_http_1_1_if_nothing_else_is_offered() {
     let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 3_000_000, Some(&identity)) else { return };
     let mut client = TestClient::dial(nginx.dial_tls("localhost", false)).expect("connected");
@@ -72,7 +72,7 @@ fn tls_carries_http_1_1_if_nothing_else_is_offered() {
 }
 
 #[test]
-fn a_certificate_for_another_name_is_refused_in_words() {
+fn a_certificate_for_another_name_is_refused_with_a_clear_text() {
     let identity = make_identity("other.example", None);
     let Some(nginx) = Nginx::start("", 10, Some(&identity)) else { return };
     let trouble = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
@@ -81,7 +81,7 @@ fn a_certificate_for_another_name_is_refused_in_words() {
 }
 
 #[test]
-fn an_expired_certificate_is_refused_in_words() {
+fn an_expired_certificate_is_refused_with_a_clear_text() {
     let old = make_identity("localhost", Some(2020));
     let Some(nginx) = Nginx::start("", 10, Some(&old)) else { return };
     let trouble = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
@@ -89,7 +89,7 @@ fn an_expired_certificate_is_refused_in_words() {
 }
 
 #[test]
-fn a_certificate_by_a_strange_authority_is_refused_in_words() {
+fn a_certificate_of_an_unknown_authority_is_refused_with_a_clear_text() {
     let own = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 10, Some(&own)) else { return };
     std::fs::write(nginx.dir.path().join("ca.pem"), make_identity("localhost", None).ca_pem).expect("written");

@@ -1,4 +1,4 @@
-//! What servers do that no good server does.
+//! Tests against scripted servers with unusual or wrong behavior.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -19,7 +19,7 @@ fn requesting_client(address: SocketAddr, requests: u32) -> TestClient {
     client
 }
 
-/// What becomes of one request that is answered so.
+/// The events and the body of one request that gets this response.
 fn run_to_close(answer: &[u8]) -> (Vec<Event>, Vec<u8>) {
     let mut client = requesting_client(serve_canned(1, vec![answer.to_vec()]), 1);
     let events = client.run_until_ends(2);
@@ -27,7 +27,7 @@ fn run_to_close(answer: &[u8]) -> (Vec<Event>, Vec<u8>) {
 }
 
 #[test]
-fn requests_go_out_together_before_any_answer() {
+fn requests_are_sent_together_before_any_response() {
     let address = serve_script(|mut stream| {
         let text = read_requests(&mut stream, 3);
         let ranges: Vec<&str> = text.lines().filter(|line| line.starts_with("Range")).collect();
@@ -47,7 +47,7 @@ fn requests_go_out_together_before_any_answer() {
 }
 
 #[test]
-fn pipelined_answers_may_arrive_cut_at_every_byte() {
+fn pipelined_responses_may_arrive_in_single_bytes() {
     let wire = b"HTTP/1.1 206 OK\r\nContent-Length: 4\r\n\r\nbody\
         HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nch\r\n3\r\nunk\r\n0\r\n\r\n\
         HTTP/1.1 200 OK\r\n\r\nrest";
@@ -59,7 +59,7 @@ fn pipelined_answers_may_arrive_cut_at_every_byte() {
 }
 
 #[test]
-fn each_bad_answer_has_its_kind() {
+fn each_invalid_response_has_its_error_kind() {
     for (answer, kind, body) in [
         (&b"HTTP/1.1 206 OK\r\nContent-Length: 10\r\n\r\n12345"[..], ConnErrorKind::Truncated, &b"12345"[..]),
         (b"HTTP/1.1 206 OK\r\nContent-Le", ConnErrorKind::Truncated, b""),
@@ -76,9 +76,9 @@ fn each_bad_answer_has_its_kind() {
 }
 
 #[test]
-fn a_reset_behind_a_closing_answer_is_a_good_end() {
+fn a_reset_after_a_closing_response_is_a_clean_close() {
     let address = serve_script(|mut stream| {
-        // Requests that are left unread turn the close into a reset.
+        // Unread requests turn the close into a reset.
         let _ = stream.read(&mut [0; 16]);
         let _ = stream.write_all(b"HTTP/1.1 206 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
     });
@@ -89,7 +89,7 @@ fn a_reset_behind_a_closing_answer_is_a_good_end() {
 }
 
 #[test]
-fn a_reset_in_a_body_truncates_it() {
+fn a_reset_within_a_body_is_a_truncation() {
     let address = serve_script(|mut stream| {
         let _ = stream.read(&mut [0; 16]);
         let _ = stream.write_all(b"HTTP/1.1 206 OK\r\nContent-Length: 20\r\n\r\nok");
@@ -99,7 +99,7 @@ fn a_reset_in_a_body_truncates_it() {
 }
 
 #[test]
-fn nothing_of_a_body_is_read_before_the_verdict_or_beyond_the_limit() {
+fn a_body_is_read_only_after_acceptance_and_up_to_the_limit() {
     let mut wire = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n".to_vec();
     wire.extend_from_slice(&[b'x'; 100_000]);
     let mut client = requesting_client(serve_canned(1, vec![wire]), 1);
@@ -113,7 +113,7 @@ fn nothing_of_a_body_is_read_before_the_verdict_or_beyond_the_limit() {
 }
 
 #[test]
-fn a_turn_reads_about_as_much_as_it_may() {
+fn a_poll_reads_about_as_much_as_allowed() {
     let mut wire = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n".to_vec();
     wire.extend_from_slice(&[b'x'; 60_000]);
     let mut client = requesting_client(serve_canned(1, vec![wire]), 1);
@@ -121,7 +121,7 @@ fn a_turn_reads_about_as_much_as_it_may() {
     client.conn.accept(req, None);
     let mut turns = 0;
     while let Event::Data { len, .. } = client.next_event_within(DataSize::from_bytes(1000)) {
-        // What lay behind the head is the exception.
+        // Bytes that followed the head are the exception.
         assert!(len.bytes() <= 1000 || turns == 0, "{len:?}");
         turns += 1;
     }
@@ -129,7 +129,7 @@ fn a_turn_reads_about_as_much_as_it_may() {
 }
 
 #[test]
-fn a_closed_port_refuses_and_a_missing_device_is_unreachable() {
+fn a_closed_port_is_refused_and_a_missing_device_is_unreachable() {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let trouble = TestClient::dial(dial_to(free)).err().expect("refused");
     assert_eq!(trouble.kind, ConnErrorKind::Refused, "{trouble:?}");
@@ -151,13 +151,13 @@ fn the_next_address_is_tried_at_once_when_one_refuses() {
 }
 
 #[test]
-fn the_next_address_is_tried_when_one_stays_silent() {
-    // A full backlog swallows SYNs, as a dead host does.
+fn the_next_address_is_tried_when_one_does_not_respond() {
+    // A full backlog drops SYNs, like an unreachable host.
     let deaf = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     deaf.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bound");
     deaf.listen(0).expect("listening");
     let silent = deaf.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
-    let _filler = std::net::TcpStream::connect(silent).expect("the one place");
+    let _filler = std::net::TcpStream::connect(silent).expect("the only slot of the backlog");
     let live = serve_canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
     let client =
         TestClient::dial(DialRequest { addresses: vec![silent, live], ..dial_to(silent) }).expect("connected");
@@ -176,7 +176,7 @@ fn a_socket_is_bound_to_its_device() {
 }
 
 #[test]
-fn a_server_that_speaks_no_tls_is_a_tls_trouble() {
+fn a_server_without_tls_is_a_tls_error() {
     let address = serve_script(|mut stream| {
         let _ = stream.read(&mut [0; 512]);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
@@ -192,8 +192,8 @@ fn a_server_that_speaks_no_tls_is_a_tls_trouble() {
 }
 
 #[test]
-fn a_tls_handshake_that_is_broken_off_may_succeed_next_time() {
-    // Nothing at all, and the alert internal_error.
+fn a_tls_handshake_that_was_cut_off_may_be_retried() {
+    // No response at all, and the alert internal_error.
     for said in [&b""[..], b"\x15\x03\x03\x00\x02\x02\x50"] {
         let address = serve_script(move |mut stream| {
             let _ = stream.read(&mut [0; 4096]);
@@ -209,7 +209,7 @@ fn a_tls_handshake_that_is_broken_off_may_succeed_next_time() {
 }
 
 #[test]
-fn ipv6_is_spoken() {
+fn ipv6_servers_are_supported() {
     let Ok(listener) = TcpListener::bind("[::1]:0") else {
         eprintln!("skipped: this machine has no IPv6 loopback");
         return;
@@ -225,14 +225,14 @@ fn ipv6_is_spoken() {
 }
 
 #[test]
-fn an_idle_connection_that_the_server_ends_has_finished() {
+fn an_idle_connection_that_the_server_closes_is_a_clean_close() {
     let mut client = requesting_client(serve_canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]), 1);
     client.run_until_ends(1);
     assert_eq!(last_error_kind(&[client.next_event()]), Some(ConnErrorKind::CleanClose));
 }
 
 #[test]
-fn a_turn_without_leave_to_read_leaves_the_body_alone() {
+fn a_poll_without_permission_to_read_reads_no_body() {
     let wire = [&b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n"[..], &[b'x'; 60_000]].concat();
     let mut client = requesting_client(serve_canned(1, vec![wire]), 1);
     let Event::Head { req, .. } = client.next_event() else { panic!("no head") };

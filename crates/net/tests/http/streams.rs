@@ -1,4 +1,4 @@
-//! HTTP/2: against a real nginx, and against servers that refuse.
+//! Tests of HTTP/2 against a real nginx and against scripted servers.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::driver::{Nginx, TestClient, dial_to, get_request, last_error_kind, ma
 
 type H2Connection = h2::server::Connection<tokio_rustls::server::TlsStream<tokio::net::TcpStream>, Bytes>;
 
-/// An HTTP/2 server of one connection that does what the test says, and how to reach it.
+/// A scripted HTTP/2 server for one connection, and the request to connect to it.
 fn serve_http2<F, Fut>(script: F) -> DialRequest
 where
     F: FnOnce(H2Connection) -> Fut + Send + 'static,
@@ -48,7 +48,7 @@ fn ok_response() -> http::Response<()> {
 }
 
 #[test]
-fn streams_come_side_by_side_over_one_connection() {
+fn several_streams_share_one_connection() {
     let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("http2_max_concurrent_streams 4;", 4_000_000, Some(&identity)) else { return };
     let mut client = TestClient::dial(nginx.dial_tls("localhost", true)).expect("connected");
@@ -63,7 +63,7 @@ fn streams_come_side_by_side_over_one_connection() {
 }
 
 #[test]
-fn a_window_smaller_than_the_file_is_given_back_as_it_is_read() {
+fn a_window_smaller_than_the_file_is_replenished_by_reading() {
     let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
     let windows = Http2Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
@@ -75,7 +75,7 @@ fn a_window_smaller_than_the_file_is_given_back_as_it_is_read() {
 }
 
 #[test]
-fn a_cancelled_stream_gives_its_window_back_and_the_others_go_on() {
+fn a_cancelled_stream_releases_its_window_and_the_others_continue() {
     let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
     let windows = Http2Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
@@ -95,7 +95,7 @@ fn a_cancelled_stream_gives_its_window_back_and_the_others_go_on() {
 }
 
 #[test]
-fn a_server_that_says_goaway_ends_well() {
+fn a_server_that_sends_goaway_closes_cleanly() {
     let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("keepalive_requests 10;", 400_000, Some(&identity)) else { return };
     let mut client = TestClient::dial(nginx.dial_tls("localhost", true)).expect("connected");
@@ -107,7 +107,7 @@ fn a_server_that_says_goaway_ends_well() {
 }
 
 #[test]
-fn a_refused_stream_is_aborted_and_the_connection_lives() {
+fn a_refused_stream_is_aborted_and_the_connection_continues() {
     let mut client = TestClient::dial(serve_http2(|mut incoming| async move {
         let mut first = true;
         while let Some(Ok((_, mut answer))) = incoming.accept().await {
@@ -131,7 +131,7 @@ fn a_refused_stream_is_aborted_and_the_connection_lives() {
 }
 
 #[test]
-fn an_answer_ends_where_no_more_was_accepted() {
+fn a_response_ends_at_the_accepted_limit() {
     let mut client = TestClient::dial(serve_http2(|mut incoming| async move {
         while let Some(Ok((_, mut answer))) = incoming.accept().await {
             let mut body = answer.send_response(ok_response(), false).expect("sent");
@@ -148,7 +148,7 @@ fn an_answer_ends_where_no_more_was_accepted() {
 }
 
 #[test]
-fn a_server_that_wants_http_1_1_says_so_for_a_stream_or_for_all() {
+fn a_server_can_require_http_1_1_for_a_stream_or_the_connection() {
     for goes_away in [false, true] {
         let mut client = TestClient::dial(serve_http2(move |mut incoming| async move {
             while let Some(Ok((_, mut answer))) = incoming.accept().await {
@@ -171,7 +171,7 @@ fn a_server_that_wants_http_1_1_says_so_for_a_stream_or_for_all() {
 }
 
 #[test]
-fn requests_that_a_leaving_server_does_not_take_are_given_back_while_it_still_answers() {
+fn after_goaway_unserved_requests_are_aborted_while_others_continue() {
     let mut client = TestClient::dial(serve_http2(|mut incoming| async move {
         let (_, mut answer) = incoming.accept().await.expect("a request").expect("a stream");
         incoming.graceful_shutdown();
@@ -204,12 +204,12 @@ fn requests_that_a_leaving_server_does_not_take_are_given_back_while_it_still_an
 }
 
 #[test]
-fn a_connection_that_breaks_in_a_body_truncates_it() {
+fn the_end_of_the_connection_within_a_body_is_a_truncation() {
     let mut client = TestClient::dial(serve_http2(|mut incoming| async move {
         let (_, mut answer) = incoming.accept().await.expect("a request").expect("a stream");
         let mut body = answer.send_response(ok_response(), false).expect("sent");
         body.send_data(Bytes::from_static(b"hello"), false).expect("sent");
-        // Long enough for the frames to leave, then everything is dropped.
+        // Long enough to send the frames; then everything is dropped.
         let _ = tokio::time::timeout(std::time::Duration::from_millis(50), incoming.accept()).await;
     }))
     .expect("connected");
@@ -219,7 +219,7 @@ fn a_connection_that_breaks_in_a_body_truncates_it() {
 }
 
 #[test]
-fn without_leave_to_read_the_windows_fill_and_then_all_arrives() {
+fn without_permission_to_read_the_windows_fill_and_reading_continues_later() {
     let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
     let mut client = TestClient::dial(nginx.dial_tls("localhost", true)).expect("connected");
@@ -234,7 +234,7 @@ fn without_leave_to_read_the_windows_fill_and_then_all_arrives() {
 }
 
 #[test]
-fn the_end_of_tcp_alone_ends_a_body_that_has_no_other_end() {
+fn a_body_without_a_length_ends_with_tcp_even_without_close_notify() {
     let identity = make_identity("localhost", None);
     let ca = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(ca.path(), &identity.ca_pem).expect("written");

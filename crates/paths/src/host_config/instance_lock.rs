@@ -190,6 +190,6 @@ mod tests {
         drop(lock);
         std::fs::set_permissions(run_dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let error = InstanceLock::acquire(run_dir.path(), Role::Paths).unwrap_err().to_string();
-        assert!(error.contains("others than its owner may write in it"), "{error}");
+        assert!(error.contains("users other than its owner may write to it"), "{error}");
     }
 }

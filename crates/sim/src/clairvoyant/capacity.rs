@@ -1,19 +1,21 @@
-//! What one link carries at each moment, known in advance.
+//! Capacity of one link over time, known in advance.
 //!
-//! In: rates that hold for a step each, or a link of a scene. Out: bits carried by any moment.
+//! A [`CapacityCurve`] is built from rates that each hold for one step, or from the payload curve of a simulated
+//! link. It returns how many bits the link has carried by any moment.
 
 use marline_core::units::{Bitrate, DataSize, Duration};
 
 use crate::lower_bound::PayloadCurve;
 
-/// A payload rate for each step; the last one holds for ever.
+/// Payload rate per step of time; the last rate holds forever.
 #[derive(Clone, Debug)]
 pub struct CapacityCurve {
-    /// Start of each rate in seconds, bits carried before it, bits a second.
+    /// In order of time, without gaps.
     steps: Vec<RateStep>,
 }
 
 #[derive(Clone, Copy, Debug)]
+/// A period of constant rate: its start in seconds, the bits carried before it, and its rate in bit/s.
 pub(super) struct RateStep {
     pub(super) start: f64,
     pub(super) carried_before: f64,
@@ -21,12 +23,12 @@ pub(super) struct RateStep {
 }
 
 impl CapacityCurve {
-    /// The same rate for ever.
+    /// A curve whose rate never changes.
     pub fn constant(rate: Bitrate) -> Self {
         Self::from_steps(Duration::from_secs(1), [rate])
     }
 
-    /// Each rate for one `step`; the last one for ever. No rates: nothing is ever carried.
+    /// Applies each rate for one `step` and the last one forever. Without rates, nothing is ever carried.
     pub fn from_steps(step: Duration, rates: impl IntoIterator<Item = Bitrate>) -> Self {
         let mut steps: Vec<RateStep> = Vec::new();
         let mut carried_before = 0.0;
@@ -38,7 +40,7 @@ impl CapacityCurve {
         Self { steps }
     }
 
-    /// A link as a scene has it, in steps up to `horizon`; after that as in the last step.
+    /// Samples a link's payload curve in steps up to `horizon`; beyond it, the rate of the last step holds.
     pub fn from_payload_curve(curve: &PayloadCurve, step: Duration, horizon: Duration) -> Self {
         let count = horizon.as_nanos().div_ceil(step.as_nanos().max(1)).max(1);
         let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -46,7 +48,7 @@ impl CapacityCurve {
         Self::from_steps(step, (0..count).map(|at| carried_in_step(at) / step))
     }
 
-    /// Bits carried by `at` seconds.
+    /// Bits carried from the beginning until `at` seconds.
     pub(crate) fn carried_bits(&self, at: f64) -> f64 {
         let index = self.steps.partition_point(|step| step.start <= at).checked_sub(1);
         index
@@ -54,7 +56,7 @@ impl CapacityCurve {
             .map_or(0.0, |step| step.carried_before + step.rate * (at - step.start))
     }
 
-    /// The moments at which its rate changes, in seconds.
+    /// Times at which the rate changes, in seconds.
     pub(super) fn change_times(&self) -> impl Iterator<Item = f64> {
         self.steps.iter().map(|step| step.start)
     }

@@ -1,23 +1,27 @@
-//! E*(P): the least energy with which a video can be played by P.
+//! E*(P): the minimum energy with which a video can be played within the playback time P.
 //!
-//! In: a case, a radio for each link, P, a grid. Out: the energy of the best schedule on the grid, and a bound that no
-//! schedule at all stays below ([`Least`]).
+//! [`PlaybackCase::min_energy`] takes one radio per link, P and a grid. It returns the energy of the best schedule
+//! on the grid, and a lower bound that holds for every schedule, on the grid or not ([`OptimalEnergy`]). Both come
+//! from the same dynamic program, solved with opposite rounding.
 //!
-//! 1. Time is cut into bins, bytes into grains. The state after a bin is how many grains have come and how many bins of
-//!    tail are left; a step adds the grains that each link brings in the next bin, at most what it carries there.
-//! 2. After each bin at least the grains that the video needs by then must have come (the start's threshold at the end
-//!    of the bin in which the start lies).
-//! 3. A link's grains of one bin cost α and β by the bin's rate, so the cheapest way to a state is a sliding minimum: a
-//!    bin costs (states × links), whatever the links carry.
-//! 4. The schedule's energy has the tail link's bytes at the end of each bin: what is left of a bin before them is tail
-//!    if there was one, and the whole tail follows them. Supplies are rounded on their running sums, by less than one
-//!    grain a link at any moment.
-//! 5. The bound takes every rounding the other way: supplies up in each bin, needs down by a grain a link, the tail less
-//!    one bin, the radio's first bin without waiting; and subtracts what moving less than a grain between bins of
-//!    different price can save: a grain times the sum of all rises in price. It holds for supplies whose rates change
-//!    at the ends of bins only.
+//! 1. Time is divided into bins and data into grains. The state after a bin is the number of grains delivered and
+//!    the number of bins left in the radio's tail. A step adds the grains that each link delivers in the next bin,
+//!    at most what its capacity allows.
+//! 2. After each bin at least the grains that the video needs by then must have arrived. In the bin in which
+//!    playback starts, the start threshold is required by the end of the bin.
+//! 3. The cost of a link's grains in one bin is linear: α per bit, and β for the time they take at the rate of the
+//!    bin. So the cheapest transition to each state is a sliding-window minimum, and a bin costs O(states × links)
+//!    whatever the capacity of the links.
+//! 4. In a schedule, the bytes of the link with the tail lie at the end of each bin. Before them the rest of the
+//!    bin is tail if one was running, and a full tail follows them. Capacities are rounded on their running sums,
+//!    so the error is below one grain per link at any moment.
+//! 5. The bound rounds in the opposite direction: capacities up in each bin, requirements down by a grain per link,
+//!    the tail shorter by one bin, and no idle time before the radio's bytes in its first bin. It also subtracts
+//!    what could be saved by moving less than a grain between bins of different price: one grain times the sum of
+//!    all price increases. The bound holds only for capacities whose rates change at bin boundaries.
 //!
-//! Bursts are not assumed to be few: a tail may be kept up, or let go and begun again.
+//! The number of bursts is not restricted: a schedule may keep a tail alive, or let it expire and start another
+//! one.
 
 use std::collections::VecDeque;
 
@@ -26,40 +30,41 @@ use marline_core::units::{DataSize, Duration, Energy};
 
 use super::{PlaybackCase, bits};
 
-/// How finely time and bytes are cut.
+/// Resolution of the dynamic program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grid {
-    /// A bin.
+    /// Length of a time bin.
     pub bin: Duration,
-    /// A grain.
+    /// Amount of data in a grain.
     pub grain: DataSize,
 }
 
 impl Default for Grid {
-    /// Half a second and 12,500 bytes: within about one percent on minutes of video over a few Mbit/s.
+    /// Half a second and 12,500 bytes: accurate to about one percent for minutes of video over a few Mbit/s.
     fn default() -> Self {
         Self { bin: Duration::from_millis(500), grain: DataSize::from_bytes(12_500) }
     }
 }
 
-/// The least energy, as far as a grid can tell it.
+/// The minimum energy, as exactly as the grid allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptimalEnergy {
-    /// Of the best schedule on the grid.
+    /// Energy of the best schedule on the grid.
     pub energy: Energy,
-    /// No schedule needs less than this.
+    /// No schedule needs less energy than this.
     pub lower_bound: Energy,
 }
 
 impl PlaybackCase {
-    /// E*(P); none: it cannot be played by then.
+    /// E*(P), or `None` if the video cannot be played within `playback`.
     ///
     /// # Panics
-    /// When there are not as many radios as links, more than one of them has a tail, or the grid has no size.
+    /// If the number of radios differs from the number of links, more than one radio has a tail, or the grid has a
+    /// zero size.
     pub fn min_energy(&self, radios: &[GreenBagRadio], playback: Duration, grid: Grid) -> Option<OptimalEnergy> {
-        assert_eq!(radios.len(), self.links.len(), "a radio for each link");
-        assert!(radios.iter().filter(|radio| has_tail(radio)).count() <= 1, "one link with a tail at most");
-        assert!(!grid.bin.is_zero() && !grid.grain.is_zero(), "a grid of some size");
+        assert_eq!(radios.len(), self.links.len(), "one radio per link");
+        assert!(radios.iter().filter(|radio| has_tail(radio)).count() <= 1, "at most one link may have a tail");
+        assert!(!grid.bin.is_zero() && !grid.grain.is_zero(), "bin and grain must not be zero");
         if self.min_playback_time()? > playback + Duration::from_nanos(1000) {
             return None;
         }
@@ -70,31 +75,31 @@ impl PlaybackCase {
     }
 }
 
-/// Which way things are rounded.
+/// Direction of rounding: towards a schedule that can be realized, or towards a bound below every schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rounding {
     Feasible,
     LowerBound,
 }
 
-/// The dynamic program: rates, needs and prices in grains and joules.
+/// The dynamic program, with capacities and requirements in grains and prices in joules.
 struct Program {
     rounding: Rounding,
-    /// Of each bin: its lanes, and the grains needed by its end.
+    /// One entry per time bin, in order of time.
     bins: Vec<Bin>,
     total_grains: usize,
     tail: TailCosts,
-    /// What rounding may have saved, in joules.
+    /// Joules that rounding may have saved; subtracted from the bound.
     bound_slack: f64,
 }
 
 #[derive(Clone, Debug)]
 struct Bin {
-    /// Links without a tail.
+    /// Links whose radio has no tail.
     tailless: Vec<BinLink>,
-    /// The link with one.
+    /// The only link whose radio has a tail.
     with_tail: Option<BinLink>,
-    /// Grains that must have come by its end, and that can have.
+    /// Grains that must, and grains that can at most, have arrived by the end of the bin.
     needed_grains: usize,
     possible_grains: usize,
 }
@@ -109,40 +114,40 @@ impl Bin {
     }
 }
 
-/// A link in one bin.
+/// What a link can carry in one bin, and at what price.
 #[derive(Clone, Copy, Default, Debug)]
 struct BinLink {
-    /// The most grains.
+    /// Upper limit of grains in this bin.
     max_grains: usize,
-    /// Joules a grain.
+    /// Joules per grain if the rest of the bin is idle.
     grain_joules: f64,
-    /// Joules a grain if the rest of the bin is tail anyway.
+    /// Joules per grain if the rest of the bin is tail anyway.
     grain_joules_in_tail: f64,
-    /// Joules of tail for the whole bin.
+    /// Joules of a tail that lasts the whole bin.
     tail_joules: f64,
 }
 
-/// The tail in bins.
+/// Cost of the tail, in bins.
 #[derive(Clone, Debug, Default)]
 struct TailCosts {
-    /// Joules of the bin in which so many are left; nothing for none.
+    /// Indexed by the number of bins left: joules of the next of them. Entry 0 is zero.
     bin_costs: Vec<f64>,
 }
 
 impl TailCosts {
-    /// `left` of tail, cut into bins from its end.
+    /// Divides a tail, less `shortened_by` seconds, into bins counted from its end.
     fn new(radio: Option<&GreenBagRadio>, shortened_by: f64, bin: f64) -> Self {
         let Some(radio) = radio else { return Self { bin_costs: vec![0.0] } };
         let length = (radio.tail_time.as_secs_f64() - shortened_by).max(0.0);
         Self { bin_costs: tail_costs(radio.tail_power.as_watts_f64(), length, bin) }
     }
 
-    /// Bins of a whole tail.
+    /// Number of bins in a full tail.
     fn full(&self) -> usize {
         self.bin_costs.len() - 1
     }
 
-    /// Joules from the state of so many bins to its end.
+    /// Joules from a state with `remaining_bins` until the end of the tail.
     fn remaining_cost(&self, remaining_bins: usize) -> f64 {
         self.bin_costs.iter().take(remaining_bins + 1).sum()
     }
@@ -159,7 +164,9 @@ impl Program {
         let (bin, grain) = (grid.bin.as_secs_f64(), bits(grid.grain));
         let end_time = playback.as_secs_f64();
         let start_time = end_time - case.video.duration().as_secs_f64();
+        // The small term prevents a rounding error from adding an empty bin.
         let count = ((end_time / bin) - 1e-9).ceil().max(1.0) as usize;
+        // Whole grains per link can fall short of the floor of their sum, by one less than the number of links.
         let grains_lost = if rounding == Rounding::LowerBound { case.links.len().saturating_sub(1) } else { 0 };
         let grains = |bits: f64| match rounding {
             Rounding::Feasible => (bits / grain - 1e-6).ceil() as usize,
@@ -188,6 +195,8 @@ impl Program {
             };
             for (link, radio) in case.links.iter().zip(radios) {
                 let (carried_before, carried_after) = (link.carried_bits(from), link.carried_bits(to));
+                // Differences of rounded running sums lose no grain permanently. The bound rounds each bin up by
+                // itself.
                 let max_grains = match rounding {
                     Rounding::Feasible => {
                         (carried_after / grain - 1e-6).ceil() - (carried_before / grain - 1e-6).ceil()
@@ -196,10 +205,12 @@ impl Program {
                 };
                 let rate = (carried_after - carried_before) / (to - from);
                 if rate <= 0.0 {
+                    // A link without capacity is kept, because `sum_of_rises` finds the links by their position.
                     bin_data.push(BinLink::default(), radio);
                     continue;
                 }
                 let per_grain = grain * (joules_per_bit(radio) + radio.active_power.as_watts_f64() / rate);
+                // In the tail, a grain's active time replaces tail time that would be paid anyway.
                 let per_grain_in_tail = per_grain - grain * radio.tail_power.as_watts_f64() / rate;
                 let tail_joules = radio.tail_power.as_watts_f64() * (to - from);
                 bin_data.push(
@@ -228,17 +239,19 @@ impl Program {
         }
     }
 
-    /// Joules of the cheapest way through all bins; none: there is no way.
+    /// Joules of the cheapest schedule, or `None` if no schedule meets the requirements.
     fn solve(&self) -> Option<f64> {
         let unreachable = || vec![f64::INFINITY; self.total_grains + 1];
         let mut states: Vec<Vec<f64>> = (0..=self.tail.full()).map(|_| unreachable()).collect();
         let mut next = states.clone();
         states[0][0] = 0.0;
-        // Every state lies between the last need and what can have come.
+        // Finite states lie between the previous requirement and what can have arrived.
         let mut range = GrainRange { low: 0, high: 0 };
         for bin in &self.bins {
             range.high = bin.possible_grains.min(self.total_grains);
             self.step_tail(&states, bin, range, &mut next);
+            // The tailless links come second and one after the other: each adds its grains to every state. States
+            // that miss the requirement at the end of the bin are then removed.
             for state in &mut next {
                 for link in &bin.tailless {
                     *state = sliding_min(state, link, link.grain_joules, 0, range);
@@ -256,7 +269,10 @@ impl Program {
         best.is_finite().then_some(best - self.bound_slack)
     }
 
-    /// What the link with the tail does in this bin: nothing, or some grains.
+    /// The transition of the link with the tail in this bin: idle, or some grains.
+    ///
+    /// An idle bin consumes one bin of the tail. A used bin restarts the full tail; its price depends on whether
+    /// the rest of the bin is tail or idle.
     fn step_tail(&self, states: &[Vec<f64>], bin: &Bin, range: GrainRange, next: &mut [Vec<f64>]) {
         let full_tail = self.tail.full();
         next.iter_mut().for_each(|state| state.fill(f64::INFINITY));
@@ -264,10 +280,12 @@ impl Program {
             relax(&mut next[remaining.saturating_sub(1)], state, self.tail.bin_costs[remaining], range);
         }
         let Some(link) = bin.with_tail.filter(|lane| lane.max_grains > 0) else { return };
-        // In the bound's last bin of tail nobody knows how much of it is left.
+        // The bound's tail is one bin shorter, so in its last bin it is unknown how much of the real tail is left.
         let certain_bins = if self.rounding == Rounding::LowerBound { 2 } else { 1 };
         let unreachable = vec![f64::INFINITY; self.total_grains + 1];
         let (mut from_idle, mut from_tail) = (unreachable.clone(), unreachable);
+        // Every used bin leads to a full tail. States within the tail pay for it during the whole bin, and their
+        // grains are cheaper by the tail power of their active time.
         for (remaining, state) in states.iter().enumerate() {
             if remaining < certain_bins {
                 relax(&mut from_idle, state, 0.0, range);
@@ -283,21 +301,22 @@ impl Program {
     }
 }
 
-/// Where states may be finite.
+/// Indices of the states that may be finite, inclusive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrainRange {
     pub(super) low: usize,
     pub(super) high: usize,
 }
 
-/// Takes what is cheaper from `from`, at this extra cost.
+/// Takes over the states of `from` that are cheaper, at the additional `cost`.
 pub(super) fn relax(to: &mut [f64], from: &[f64], cost: f64, range: GrainRange) {
     for (to, from) in to[range.low..=range.high].iter_mut().zip(&from[range.low..=range.high]) {
         *to = to.min(from + cost);
     }
 }
 
-/// A grain of each link moved from bin to bin saves at most the sum of all rises of its price.
+/// Upper limit of what moving less than a grain of each link between bins saves: the sum of all increases of its
+/// price.
 fn sum_of_rises(bins: &[Bin]) -> f64 {
     let links = bins.first().map_or(0, |bin| bin.tailless.len());
     let plain = (0..links).map(|link| {
@@ -322,18 +341,20 @@ fn price_rise(prices: impl Iterator<Item = f64>) -> f64 {
     prices.map(rise).filter(|step| *step > 0.0).sum()
 }
 
-/// As [`slide`], from nothing to `most`.
+/// As [`sliding_min`], with zero to `max_grains` grains.
 pub(super) fn sliding_min_up_to(from: &[f64], max_grains: usize, price: f64, range: GrainRange) -> Vec<f64> {
     sliding_min(from, &BinLink { max_grains, ..BinLink::default() }, price, 0, range)
 }
 
-/// `min over x in least..=most of from[a − x] + price × x`, for every a in the range.
+/// For every `a` in the range, the minimum over `x` in `min_grains..=link.max_grains` of `from[a − x] + price × x`.
+///
+/// Uses the monotonic queue of the sliding-window minimum, so the cost does not depend on the width of the window.
 fn sliding_min(from: &[f64], link: &BinLink, price: f64, min_grains: usize, range: GrainRange) -> Vec<f64> {
     let mut to = vec![f64::INFINITY; from.len()];
     let mut window: VecDeque<(usize, f64)> = VecDeque::with_capacity(link.max_grains + 1);
     for (at, cost) in to.iter_mut().enumerate().take(range.high + 1).skip(range.low) {
         if let Some(source_index) = at.checked_sub(min_grains) {
-            // Compared without the grains that all of them share.
+            // Keys omit `price × at`, which all candidates for one state share.
             let key = from[source_index] - price * source_index as f64;
             if key.is_finite() {
                 while window.back().is_some_and(|(_, back_key)| *back_key >= key) {
@@ -356,7 +377,8 @@ fn has_tail(radio: &GreenBagRadio) -> bool {
     !radio.tail_power.is_zero() && !radio.tail_time.is_zero()
 }
 
-/// Joules of each bin of a tail of `length` seconds, by how many bins are left; the last one may be shorter.
+/// Joules of each bin of a tail of `length` seconds, indexed by the number of bins left. The last bin may be
+/// shorter.
 pub(super) fn tail_costs(watts: f64, length: f64, bin: f64) -> Vec<f64> {
     let bin_count = (length / bin - 1e-9).ceil().max(0.0) as usize;
     let last_bin_length = length - bin * (bin_count as f64 - 1.0);

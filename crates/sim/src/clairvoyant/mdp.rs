@@ -1,52 +1,56 @@
-//! The scheduler of Pluntke et al. (MobiArch 2011): which interface to use in each second, by a Markov decision process.
+//! The scheduler of Pluntke et al. (MobiArch 2011): selects the interface for each second by a Markov decision
+//! process.
 //!
-//! In: how each link's rate changes from second to second, and what its radio draws. Out: for each pair of rates, and
-//! whether the second radio is awake, which interface costs least in the long run ([`Schedule`]). It is played by
-//! [`crate::mptcp_sim::Scheduled`].
+//! From the rate changes of two links and the power of their radios it computes an [`MdpSchedule`]: the interface
+//! with the lowest long-term cost for each pair of rates and each state (awake or asleep) of the second radio.
+//! [`crate::mptcp_sim::MdpPolicy`] executes it.
 //!
-//! 1. The unit of time is a second (as there, and as eMPTCP §4.6 has it). A link's rates are cut into levels; how often
-//!    one follows another in its course is the probability that it does.
-//! 2. Using an interface for a second costs what it draws at its rate, a promotion if it slept, and a tail's power while it
-//!    is awake and another one is used. It falls asleep with a probability that makes the mean of its tail.
-//! 3. Costs to come count `DISCOUNT` less for each second; value iteration ends when nothing changes by a microjoule.
-//! 4. Of the states those count that can be reached from the first one: pairs of rates that never meet, and a radio that
-//!    is awake though nothing ever wakes it, say nothing of the schedule.
+//! 1. The unit of time is one second (as in the paper and in eMPTCP §4.6). A link's rates are quantized to levels.
+//!    The transition probabilities are the frequencies in the link's recorded rates.
+//! 2. Using an interface for a second costs its power at its rate, plus a promotion if its radio was asleep. While
+//!    the second radio is awake and unused, its tail power is added. It falls asleep with the probability that
+//!    yields its mean tail time.
+//! 3. Future costs are discounted by `DISCOUNT` per second. Value iteration ends when no value changes by a
+//!    microjoule or more.
+//! 4. Only states reachable from the initial state are counted. Pairs of rates that never coincide, and a radio
+//!    that is awake although the schedule never wakes it, would distort the statistics of the schedule.
 //!
-//! What a second brings is no part of the cost there: an interface is cheap that draws little, however slow it is. That
-//! is why this scheduler never wakes a radio whose power is above the other's (eMPTCP §4.6).
+//! The paper's cost ignores how much data a second delivers: an interface that draws little power is cheap, however
+//! slow it is. Therefore this scheduler never wakes a radio whose power exceeds that of the other one (eMPTCP
+//! §4.6).
 
 use marline_core::energy::RadioModel;
 use marline_core::units::Bitrate;
 
-/// How a link's rate changes.
+/// Markov chain of a link's rate, with steps of one second.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RateChain {
-    /// The mean of each level.
+    /// Mean rate of each level.
     pub levels: Vec<Bitrate>,
-    /// From each level to each.
+    /// Probability of each transition: `transitions[from][to]`.
     pub transitions: Vec<Vec<f64>>,
-    /// Where it begins.
+    /// Level of the first recorded rate.
     pub initial: usize,
-    /// The highest rate.
+    /// Highest recorded rate; it sets the width of the levels.
     max_rate: Bitrate,
 }
 
-/// Which of two interfaces.
+/// The interface that carries all data in a second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterfaceChoice {
-    /// The first.
+    /// The interface whose radio is treated as always on.
     First,
-    /// The second.
+    /// The interface whose radio sleeps and has a tail.
     Second,
 }
 
-/// What to use: by the first link's level, the second's, and whether the second's radio is awake.
+/// The choice for each state: level of the first link, level of the second link, second radio awake or asleep.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MdpSchedule {
     choices: Vec<InterfaceChoice>,
-    /// Levels of the second link.
+    /// Number of levels of the second link.
     second_levels: usize,
-    /// Whether each state can be reached.
+    /// For each state, whether it is reachable from the initial state.
     reachable: Vec<bool>,
 }
 
@@ -56,7 +60,7 @@ fn quantize(rate: Bitrate, max_rate: Bitrate, count: usize) -> usize {
 }
 
 impl RateChain {
-    /// Of a course of rates, one a second, in at most so many levels of equal width.
+    /// Learns the chain from one rate per second, with at most `count` levels of equal width.
     pub fn new(rates: &[Bitrate], count: usize) -> Self {
         let rate = |rate: &Bitrate| rate.bits_per_sec() as f64;
         let max_rate = rates.iter().copied().max().unwrap_or_default();
@@ -74,7 +78,7 @@ impl RateChain {
             let total: f64 = row.iter().sum();
             match total > 0.0 {
                 true => row.iter_mut().for_each(|share| *share /= total),
-                // Never seen, or seen last: it stays.
+                // Levels without a recorded successor are absorbing.
                 false => row[at] = 1.0,
             }
         }
@@ -83,12 +87,12 @@ impl RateChain {
         Self { levels: level_sums.iter().map(mean).collect(), transitions, initial, max_rate }
     }
 
-    /// The level of a rate.
+    /// Level to which a rate belongs.
     pub fn level(&self, rate: Bitrate) -> usize {
         quantize(rate, self.max_rate, self.levels.len())
     }
 
-    /// The levels that can follow one.
+    /// Levels that can follow `from_level`.
     fn successors(&self, from_level: usize) -> impl Iterator<Item = usize> {
         let row = self.transitions.get(from_level).map(Vec::as_slice).unwrap_or_default();
         row.iter().enumerate().filter(|(_, share)| **share > 0.0).map(|(at, _)| at)
@@ -96,7 +100,7 @@ impl RateChain {
 }
 
 impl MdpSchedule {
-    /// The cheapest for these two.
+    /// Computes the schedule with the lowest discounted cost, by value iteration.
     pub fn new(first: (&RateChain, &RadioModel), second: (&RateChain, &RadioModel)) -> Self {
         let (rows, columns) = (first.0.levels.len(), second.0.levels.len());
         let state_index = |a: usize, b: usize, awake: usize| (a * columns + b) * 2 + awake;
@@ -114,8 +118,9 @@ impl MdpSchedule {
             }
         };
         let mut values = vec![0.0_f64; rows * columns * 2];
+        // Value iteration: once the values are stable, the choices derived from them are optimal.
         loop {
-            // What is to come from each pair of levels, awake and asleep.
+            // Expected future cost from each pair of levels, with the second radio awake or asleep.
             let mut expected = vec![0.0; values.len()];
             for a in 0..rows {
                 for b in 0..columns {
@@ -164,12 +169,12 @@ impl MdpSchedule {
         }
     }
 
-    /// What to use in a state.
+    /// The interface to use in a state; the first one for unknown levels.
     pub fn choice(&self, first: usize, second: usize, awake: bool) -> InterfaceChoice {
         self.choices.get(self.state_index(first, second, awake)).copied().unwrap_or(InterfaceChoice::First)
     }
 
-    /// In how many of the states that can be reached the second is used, and of how many.
+    /// Number of reachable states in which the second interface is used, and number of all reachable states.
     pub fn second_link_states(&self) -> (usize, usize) {
         let reached = || self.choices.iter().zip(&self.reachable).filter(|(_, reached)| **reached);
         (reached().filter(|(choice, _)| **choice == InterfaceChoice::Second).count(), reached().count())
@@ -179,7 +184,7 @@ impl MdpSchedule {
         (first * self.second_levels + second) * 2 + usize::from(awake)
     }
 
-    /// Finds the states that can be reached from the first one, in which the second radio sleeps.
+    /// Marks the states reachable from the initial one, in which the second radio is asleep.
     fn mark_reachable(&mut self, first: &RateChain, second: &RateChain) {
         let mut queue = vec![(first.initial, second.initial, false)];
         while let Some((a, b, awake)) = queue.pop() {
@@ -200,7 +205,7 @@ impl MdpSchedule {
     }
 }
 
-/// Of a second's cost in the one before. chosen: a horizon of half a minute, longer than any tail.
+/// Discount of costs per second. Chosen: it gives a horizon of half a minute, longer than any tail.
 const DISCOUNT: f64 = 0.97;
 
 #[cfg(test)]
@@ -231,24 +236,24 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_stays_where_its_course_stays() {
+    fn transition_probabilities_equal_the_recorded_frequencies() {
         let chain = on_off();
         assert_eq!(chain.levels[7], Bitrate::from_mbps(15));
         assert!((chain.transitions[0][0] - 0.95).abs() < 0.01 && (chain.transitions[0][7] - 0.05).abs() < 0.01);
     }
 
     #[test]
-    fn a_radio_that_always_draws_more_is_never_woken() {
+    fn a_radio_with_higher_power_is_never_woken() {
         let lte = RateChain::new(&vec![Bitrate::from_mbps(10); 100], 4);
         let (used, of) =
             MdpSchedule::new((&on_off(), &radio(500, 0)), (&lte, &with_tail(radio(1288, 0)))).second_link_states();
-        // Two levels of the first, one of the second, which always sleeps.
+        // Two levels of the first link, one of the second, whose radio always sleeps.
         assert_eq!((used, of), (0, 2));
     }
 
     #[test]
-    fn one_that_draws_less_at_high_rates_is_used_there() {
-        // As 3G and Wi-Fi in Pluntke et al.: the first draws much when it is fast.
+    fn a_second_radio_is_used_where_it_needs_less_power() {
+        // As 3G and Wi-Fi in Pluntke et al.: the first radio's power rises with its rate.
         let second = RateChain::new(&vec![Bitrate::from_mbps(10); 100], 4);
         let schedule = MdpSchedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0)));
         let (slow, fast) = (on_off().level(Bitrate::from_mbps(1)), on_off().level(Bitrate::from_mbps(15)));

@@ -1,19 +1,23 @@
-//! What a clairvoyant could do: the least playback time of a video, and the least energy within a playback time; and
-//! the least energy of a plain [`transfer`] within a time. And one published scheduler that knows only chances ([`mdp`]).
+//! Clairvoyant optima: the best results possible if the rates of all links are known in advance.
 //!
-//! In: a [`Case`]: what each link carries at each moment, the video, the player's low threshold. Out: P*
-//! ([`Case::least_playback`]) and E*(P) ([`Case::least_energy`]), which no policy beats.
+//! For a [`PlaybackCase`] (capacity of each link over time, the video, the player's start threshold) this module
+//! computes the minimum playback time P* ([`PlaybackCase::min_playback_time`]) and the minimum energy E*(P) for a
+//! given playback time ([`PlaybackCase::min_energy`]). No policy can do better. [`transfer`] has the minimum energy
+//! of a plain download within a time limit. [`mdp`] is a published scheduler that knows only the probabilities of
+//! rates.
 //!
-//! 1. Any schedule gives an in-order curve A(t). With d = P − duration, playback by P needs A(d) ≥ min(B, L) and
-//!    A(t) ≥ V(t − d) for every t, where V is the video's decoding curve; and a proxy that hands nothing over before d
-//!    makes that enough: the player then starts at d and never stalls.
-//! 2. So P* = d* + duration with d* = max(t_B, max over s of arr(V(s)) − s), where arr(k) is when all links together
-//!    have carried k. Greedy delivery is not always as good: after a stall the player waits for B again.
-//! 3. Energy is α for each bit and β for the time a link needs for it at its rate of that moment (GreenBag eq. 5), and
-//!    for at most one link a tail after each burst. E* is found by dynamic programming; see [`energy`].
-//! 4. Nothing else counts: no round trips, no slow start, no requests, as in [`crate::lower_bound`].
+//! 1. A schedule yields a curve A(t) of bytes delivered in order. With d = P − duration, playback within P needs
+//!    A(d) ≥ min(B, L) and A(t) ≥ V(t − d) for every t. V is the video's decoding curve, B the start threshold and
+//!    L the length of the video. A proxy that delivers nothing before d makes this sufficient: the player then
+//!    starts at d and never stalls.
+//! 2. So P* = d* + duration with d* = max(t_B, max over s of arr(V(s)) − s). Here arr(k) is the time when all links
+//!    together have carried k, and t_B is arr(min(B, L)). Greedy delivery can be worse: after a stall the player
+//!    waits for B again.
+//! 3. Energy is α per bit, plus β for the time a link needs for it at its current rate (GreenBag eq. 5), plus a
+//!    tail after each burst for at most one link. [`energy`] finds E* by dynamic programming.
+//! 4. Nothing else is modelled: no RTT, no slow start, no requests, as in [`crate::lower_bound`].
 //!
-//! A linear program was not used: tails are paid per burst, which is not convex.
+//! A linear program does not work, because the cost of one tail per burst is not convex.
 
 mod capacity;
 pub mod energy;
@@ -30,24 +34,24 @@ pub use capacity::CapacityCurve;
 pub use energy::{Grid, OptimalEnergy};
 pub use transfer::Transfer;
 
-/// A video to be played over links whose every rate is known.
+/// A video to be played over links whose future rates are known.
 #[derive(Clone, Debug)]
 pub struct PlaybackCase {
-    /// What each link carries.
+    /// Capacity of each link over time, without protocol overhead.
     pub links: Vec<CapacityCurve>,
-    /// The video.
+    /// The video's rate over time.
     pub video: MediaProfile,
-    /// The player's B.
+    /// B: the player starts when it has buffered this much.
     pub start_threshold: DataSize,
 }
 
 impl PlaybackCase {
-    /// Bits that must have come before the player starts: min(B, L).
+    /// Bits that must have arrived before the player starts: min(B, L).
     fn start_bits(&self) -> f64 {
         bits(self.start_threshold.min(self.video.size()))
     }
 
-    /// Bits that all links together carry by `at`, in seconds.
+    /// Bits that all links together have carried after `at` seconds.
     fn carried(&self, at: f64) -> f64 {
         self.links.iter().map(|link| link.carried_bits(at)).sum()
     }

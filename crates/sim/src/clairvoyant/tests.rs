@@ -1,4 +1,5 @@
-//! The optimum against brute force on toys, against the player, and against the figures of GreenBag's settings.
+//! Compares the clairvoyant optimum with brute force on small cases, with the player model, and with GreenBag's
+//! figures.
 
 use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
 use marline_core::stream::GreenBagRadio;
@@ -15,7 +16,7 @@ fn secs(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// GreenBag's settings: constant rates in kbit/s, LTE first, B = 4 MiB.
+/// GreenBag's settings: constant rates in kbit/s, LTE first, start threshold B = 4 MiB.
 fn greenbag_case(lte: u64, wifi: u64, video: u64, duration: u64) -> PlaybackCase {
     PlaybackCase {
         links: vec![CapacityCurve::constant(kbps(lte)), CapacityCurve::constant(kbps(wifi))],
@@ -48,7 +49,7 @@ fn constant_links_have_the_playback_times_of_the_closed_form() {
 
 #[test]
 fn constant_links_have_the_energies_of_the_closed_form() {
-    // Setting, the playback time at which it is asked, E* and its bound.
+    // Setting, playback time, expected E* and expected lower bound.
     let cases = [
         ("3+3, 50 %", greenbag_case(3000, 3000, 3000, 120), 125.7, 76.1, 75.4),
         ("3+3, 60 %", greenbag_case(3000, 3000, 3600, 120), 125.7, 107.8, 107.1),
@@ -61,7 +62,7 @@ fn constant_links_have_the_energies_of_the_closed_form() {
         ("mobile", greenbag_case(4720, 4940, 6100, 117), 120.6, 125.6, 124.1),
     ];
     for (name, case, playback, expected, bound) in cases {
-        // What a bin carries of 3 Mbit/s is whole grains; elsewhere the bound needs finer ones.
+        // At 3 Mbit/s a bin carries a whole number of grains; at other rates the bound needs finer grains.
         let grid = if name.starts_with("3+3") { Grid::default() } else { FINE_GRID };
         let optimum = case.min_energy(&RADIOS, secs(playback), grid).unwrap();
         let (ours, low) = (optimum.energy.as_joules_f64(), optimum.lower_bound.as_joules_f64());
@@ -80,7 +81,7 @@ fn stationary_2_by_hand() {
 }
 
 #[test]
-fn what_cannot_be_played_has_no_energy() {
+fn a_video_that_cannot_be_played_in_time_has_no_minimum_energy() {
     let case = greenbag_case(3000, 3000, 6600, 120);
     assert_eq!(case.min_energy(&RADIOS, secs(131.9), Grid::default()), None);
     let dead = PlaybackCase { links: vec![CapacityCurve::from_steps(secs(1.0), [])], ..case.clone() };
@@ -88,13 +89,13 @@ fn what_cannot_be_played_has_no_energy() {
     assert_eq!(PlaybackCase { links: Vec::new(), ..case }.min_playback_time(), None);
 }
 
-/// Rates of some steps, with holes.
+/// Random rates for a number of steps; some are zero.
 fn rates(rng: &mut RandomStream, steps: usize, maximum: u64) -> Vec<Bitrate> {
     (0..steps).map(|_| kbps(1000 * (rng.below(maximum + 1)))).collect()
 }
 
 #[test]
-fn holding_back_until_the_least_wait_plays_without_a_stall_and_less_does_not() {
+fn the_minimum_start_delay_avoids_stalls_and_a_shorter_delay_does_not() {
     let mut rng = RandomStream::new(7, "optimum", 0, Purpose::Other);
     for round in 0..60 {
         let random_curve = |rng: &mut RandomStream| {
@@ -117,8 +118,8 @@ fn holding_back_until_the_least_wait_plays_without_a_stall_and_less_does_not() {
     }
 }
 
-/// How often a player stalls to which everything is handed that has come, from `wait` on; it is started then. A start
-/// below the threshold is a stall as well.
+/// Number of stalls of a player that starts after `start_delay` and gets all data as it arrives. A start below the
+/// threshold counts as a stall.
 fn stalls(case: &PlaybackCase, start_delay: f64) -> u32 {
     let mut player =
         Player::new(case.video.clone(), BufferThresholds { low: case.start_threshold, high: None }, Instant::ZERO);
@@ -132,17 +133,18 @@ fn stalls(case: &PlaybackCase, start_delay: f64) -> u32 {
     player.stalls() + late_start
 }
 
-/// A small case of whole grains, and its radios.
+/// A small case in whole grains, with its radios.
 struct ToyCase {
     case: PlaybackCase,
     radios: [GreenBagRadio; 2],
     playback: Duration,
-    /// Grains that each link can bring in each bin.
+    /// Grains that each link can carry in each bin.
     carried: Vec<[u64; 2]>,
     grid: Grid,
 }
 
-/// A bin of a second; a grain of 125,000 bytes, which is a second at 1 Mbit/s.
+/// A random case with bins of one second and grains of 125,000 bytes (one second at 1 Mbit/s); none if it is not
+/// playable.
 fn random_toy(rng: &mut RandomStream) -> Option<ToyCase> {
     let bins = 6;
     let carried: Vec<[u64; 2]> = (0..bins).map(|_| [rng.below(4), rng.below(3)]).collect();
@@ -176,7 +178,7 @@ fn random_toy(rng: &mut RandomStream) -> Option<ToyCase> {
     })
 }
 
-/// Where in its bin a link's bytes lie.
+/// Which end of its bin a link's bytes occupy.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum BinSide {
     Start,
@@ -184,7 +186,8 @@ enum BinSide {
 }
 
 impl ToyCase {
-    /// Tries every schedule of whole grains; `sides` are where the first link's bytes may lie in their bin.
+    /// Energy of the best schedule in whole grains, by exhaustive search. `sides` are the allowed positions of the
+    /// first link's bytes within a bin.
     fn brute_force(&self, sides: &[BinSide]) -> f64 {
         let mut best = f64::INFINITY;
         self.search(0, 0, 0.0, None, sides, &mut best);
@@ -241,13 +244,13 @@ impl ToyCase {
 }
 
 #[test]
-fn it_is_what_brute_force_finds_on_toys() {
+fn the_optimum_equals_exhaustive_search_on_small_cases() {
     let mut rng = RandomStream::new(11, "toys", 0, Purpose::Other);
     let (mut tried, mut equal) = (0, 0);
     while tried < 40 {
         let Some(toy) = random_toy(&mut rng) else { continue };
         let Some(optimum) = toy.case.min_energy(&toy.radios, toy.playback, toy.grid) else {
-            // Possible in bits, but not in whole grains.
+            // Playable in bits, but not in whole grains.
             assert!(toy.brute_force(&[BinSide::End]).is_infinite());
             continue;
         };
@@ -257,17 +260,17 @@ fn it_is_what_brute_force_finds_on_toys() {
         let any_way = toy.brute_force(&[BinSide::Start, BinSide::End]);
         assert!((energy - same_way).abs() < 1e-6, "toy {tried}: {energy}, brute force {same_way}");
         assert!(bound <= any_way + 1e-6, "toy {tried}: bound {bound}, brute force {any_way}");
-        // Bytes at the start of a bin save at most what a bin's tail costs, for each burst.
+        // Placing bytes at the start of a bin saves at most the tail energy of one bin per burst.
         let bin = toy.radios[0].tail_power.as_watts_f64();
         assert!(energy <= any_way + bin * 3.0, "toy {tried}: {energy}, brute force {any_way}");
         equal += u32::from((energy - any_way).abs() < 1e-6);
     }
-    println!("{equal} of {tried} toys gain nothing from another place within the bin");
+    println!("{equal} of {tried} small cases gain nothing from another position within the bin");
     assert!(equal * 2 >= tried, "{equal} of {tried}");
 }
 
 #[test]
-fn a_bound_is_below_its_schedule_on_fluctuating_links() {
+fn the_lower_bound_is_close_below_the_optimum_on_fluctuating_links() {
     let mut rng = RandomStream::new(3, "fluctuating", 0, Purpose::Other);
     for _ in 0..3 {
         let lte = CapacityCurve::from_steps(secs(1.0), (0..130).map(|_| kbps(1500 + rng.below(3000))));

@@ -1,24 +1,27 @@
-//! The least energy of all schedules that bring so many bytes over links whose every rate is known, by a given time.
+//! Minimum energy of a plain transfer: a number of bytes, over links with known capacity, by a deadline.
 //!
-//! In: what each link carries, what its radio draws and what radios share, a size, a time, a grid. Out: the energy of the
-//! best schedule on the grid, and a bound that no schedule stays below ([`Least`]).
+//! [`Transfer::min_energy`] takes the radio of each link, what concurrently active radios share, a deadline and a
+//! grid. It returns the energy of the best schedule on the grid and a bound below every schedule
+//! ([`OptimalEnergy`]).
 //!
-//! 1. At each moment some of the links are active, at their full rates (a *mode*); a mode has a power (base powers, less
-//!    what is shared by all but one, plus the price of the bits) and a rate. Slower than full never pays: powers
-//!    above their base grow no faster than in proportion to the rate.
-//! 2. Within a bin of time, rates do not change. What a bin's bytes cost at least is therefore the lower hull of its modes,
-//!    and a few sliding minima carry it from one bin to the next ([`super::energy`]).
-//! 3. One link may have a tail. Its state is how many bins of it are left; a bin in which the link is used begins it
-//!    anew, with the bytes at the bin's end. From idle, a promotion is paid first; bytes may move during it, as the
-//!    meter counts them, and what would have been active power is not paid meanwhile.
-//! 4. The bound comes from Lagrange: for any price λ of a byte, the least of (energy − λ × bytes) over all schedules plus
-//!    λ × size is below every schedule's energy. Without the size to keep, bins hang together by the tail alone, so that
-//!    is a walk over bins and tails with no grains at all; the best λ is found by ternary search (the bound is concave).
-//!    There the tail is a bin shorter, so that bytes may lie anywhere in their bins, and a power with a knee counts by its
-//!    first line alone, because the meter judges a transfer by its mean rate. The schedule's energy is by the power at the
-//!    rate of the moment, which is what the meter says where rates are steady.
+//! 1. At each moment a subset of the links is active, at full rate (a *mode*). A mode has a rate and a power: the
+//!    base powers, less the shared part for all but one link, plus the price of the bits. A lower rate never pays,
+//!    because power above the base grows at most in proportion to the rate.
+//! 2. Rates are constant within a bin. The minimum cost of a bin's bytes is therefore the lower hull of its modes,
+//!    and a few sliding-window minima carry the states from one bin to the next ([`super::energy`]).
+//! 3. One link may have a tail. Its state is the number of bins left; a bin that uses the link restarts it, with
+//!    the bytes at the end of the bin. A start from idle first pays a promotion. Bytes may move during the
+//!    promotion, as the meter counts them, and active power is not paid meanwhile.
+//! 4. The bound is a Lagrangian relaxation: for any price λ per byte, the minimum of (energy − λ × bytes) over all
+//!    schedules, plus λ × size, is below the energy of every schedule. Without the size constraint, only the tail
+//!    connects the bins. So each evaluation is a walk over bins and tail states without grains. The bound is
+//!    concave in λ, and ternary search finds the best λ. In the relaxation the tail is a bin shorter, so that bytes
+//!    may lie anywhere in their bins. A power curve with a knee counts only by its first segment, because the meter
+//!    evaluates the mean rate of a transfer. The schedule's own energy uses the power at the current rate, which
+//!    equals the meter's result at steady rates.
 //!
-//! [`super::energy`] itself was not used: its links cost each by itself, and here what one costs depends on the others.
+//! The program of [`super::energy`] does not apply: it adds independent costs per link, and here the cost of a link
+//! depends on which others are active.
 
 use marline_core::energy::{ConcurrentDraw, RadioModel};
 use marline_core::units::{Bitrate, DataSize, Duration, Energy};
@@ -26,17 +29,17 @@ use marline_core::units::{Bitrate, DataSize, Duration, Energy};
 use super::energy::{GrainRange, Grid, OptimalEnergy, relax, tail_costs};
 use super::{CapacityCurve, bits};
 
-/// Bytes to be brought over links.
+/// A number of bytes to be transferred over several links.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// What each link carries, in the same bytes as the size.
+    /// Capacity of each link, in the same bytes as `size`.
     pub links: Vec<CapacityCurve>,
-    /// How much.
+    /// Total over all links; it may be split among them in any way.
     pub size: DataSize,
 }
 
 impl Transfer {
-    /// When all links together have carried it; none: never within a year.
+    /// When all links together have carried `size`, to a microsecond; `None` if that takes more than a year.
     pub fn min_time(&self) -> Option<Duration> {
         let is_carried_by =
             |at: f64| self.links.iter().map(|link| link.carried_bits(at)).sum::<f64>() >= bits(self.size);
@@ -54,10 +57,12 @@ impl Transfer {
         Some(Duration::from_secs_f64(covered_at))
     }
 
-    /// The least energy that ends by then, tails after it included; none: it cannot be done by then.
+    /// Minimum energy until the deadline, including the tails after it; `None` if the transfer is impossible by
+    /// then.
     ///
     /// # Panics
-    /// When there are not as many radios as links, more than one of them has a tail, or the grid has no size.
+    /// If the number of radios differs from the number of links, more than one radio has a tail, or the grid has a
+    /// zero size.
     pub fn min_energy(
         &self,
         radios: &[RadioModel],
@@ -65,9 +70,9 @@ impl Transfer {
         deadline: Duration,
         grid: Grid,
     ) -> Option<OptimalEnergy> {
-        assert_eq!(radios.len(), self.links.len(), "a radio for each link");
-        assert!(radios.iter().filter(|radio| has_tail(radio)).count() <= 1, "one link with a tail at most");
-        assert!(!grid.bin.is_zero() && !grid.grain.is_zero(), "a grid of some size");
+        assert_eq!(radios.len(), self.links.len(), "one radio per link");
+        assert!(radios.iter().filter(|radio| has_tail(radio)).count() <= 1, "at most one link may have a tail");
+        assert!(!grid.bin.is_zero() && !grid.grain.is_zero(), "bin and grain must not be zero");
         let bins = self.bins(radios, concurrent_draw, deadline, grid);
         let tailed = radios.iter().find(|radio| has_tail(radio));
         let grain = bits(grid.grain);
@@ -95,6 +100,7 @@ impl Transfer {
             let carried: Vec<f64> =
                 self.links.iter().map(|link| link.carried_bits(to) - link.carried_bits(from)).collect();
             let mut bin_modes = Bin { seconds: to - from, modes: Vec::new() };
+            // Each set of links that all carry something in this bin is a mode; the empty set is to be idle.
             for mask in 0..1_usize << radios.len() {
                 let active_links = || (0..radios.len()).filter(|link| mask >> link & 1 == 1);
                 if active_links().any(|link| carried[link] <= 0.0) {
@@ -129,24 +135,25 @@ fn has_tail(radio: &RadioModel) -> bool {
     !radio.tail.energy().is_zero()
 }
 
-/// A part of time in which rates do not change.
+/// A period of constant rates.
 #[derive(Clone, Debug)]
 struct Bin {
     seconds: f64,
-    /// The first is to do nothing.
+    /// The first mode is to be idle.
     modes: Vec<Mode>,
 }
 
-/// Some links active for a whole bin.
+/// A set of links, active for a whole bin.
 #[derive(Clone, Copy, Debug)]
 struct Mode {
-    /// Which links, a bit for each.
+    /// Active links, one bit per link.
     mask: usize,
     bits: f64,
     joules: f64,
-    /// By the first line of each power alone: the meter takes the mean rate of a transfer, which may be below the knee.
+    /// Energy by the first segment of each power curve. The meter takes the mean rate of a transfer, which may be
+    /// below the knee.
     linear_joules: f64,
-    /// Whether the link with the tail is among them.
+    /// Whether the link with the tail is active.
     uses_tail_link: bool,
 }
 
@@ -156,37 +163,37 @@ impl Mode {
     }
 }
 
-/// What the link with the tail does in a bin.
+/// State of the link with the tail in a bin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TailUse {
-    /// Nothing.
+    /// Not used; its tail, if any, continues to run down.
     Unused,
-    /// It is begun from idle.
+    /// Started from idle, with a promotion.
     Started,
-    /// It is used while it is awake.
+    /// Used while its radio is still awake.
     Kept,
 }
 
-/// The tail in bins, and the walk over bins.
+/// Cost of the tail in bins, and the walk over all bins.
 #[derive(Clone, Debug)]
 struct TailProgram {
-    /// Joules of the bin in which so many are left; nothing for none.
+    /// Indexed by the number of bins left: joules of the next of them. Entry 0 is zero.
     bin_costs: Vec<f64>,
     tail_watts: f64,
-    /// Joules of a promotion beyond those of active power.
+    /// Joules of a promotion, less the active power that is not paid meanwhile.
     promotion_joules: f64,
     has_tail: bool,
 }
 
 impl TailProgram {
-    /// Of a tail that is `shorter` by this than the radio's.
+    /// Uses the radio's tail, less `shortened_by` seconds.
     fn new(radio: Option<&RadioModel>, bin: Duration, shortened_by: f64) -> Self {
         let Some(radio) = radio else {
             return Self { bin_costs: vec![0.0], tail_watts: 0.0, promotion_joules: 0.0, has_tail: false };
         };
         let bin = bin.as_secs_f64();
         let time = radio.tail.time().as_secs_f64();
-        // Several stages become one of their mean power.
+        // The stages of the tail are merged into one of their mean power.
         let watts = radio.tail.energy().as_joules_f64() / time;
         let length = (time - shortened_by).max(0.0);
         let promotion = radio.promotion.energy().as_joules_f64();
@@ -207,7 +214,7 @@ impl TailProgram {
         self.bin_costs.iter().take(remaining + 1).sum()
     }
 
-    /// What a bin's modes cost in this use: points of bits and joules.
+    /// Cost of a bin's modes for a given use of the tail link, as points of bits and joules.
     fn cost_points(&self, bin: &Bin, tail_use: TailUse) -> Vec<CostPoint> {
         let point = |mode: &Mode| {
             let tail_joules =
@@ -218,13 +225,14 @@ impl TailProgram {
         bin.modes.iter().filter(is_allowed).map(point).collect()
     }
 
-    /// Joules of the cheapest way to so many grains; none: there is none.
+    /// Joules of the cheapest schedule that delivers `total` grains, or `None` if there is none.
     fn min_joules(&self, bins: &[Bin], total: usize, grain: f64) -> Option<f64> {
         let unreachable = || vec![f64::INFINITY; total + 1];
         let mut states: Vec<Vec<f64>> = (0..=self.full()).map(|_| unreachable()).collect();
         let mut next = states.clone();
         states[0][0] = 0.0;
-        // Each mode's grains are rounded on the sum of what it could have carried so far, so that none is lost for ever.
+        // Grains of each mode are rounded on the running sum of its bits, so that rounding loses no grain
+        // permanently.
         let masks = bins.iter().flat_map(|bin| &bin.modes).map(|mode| mode.mask).max().unwrap_or(0);
         let mut carried_before = vec![0.0; masks + 1];
         let mut range = GrainRange { low: 0, high: 0 };
@@ -235,11 +243,13 @@ impl TailProgram {
             range.high = max_grains.min(total);
             next.iter_mut().for_each(|state| state.fill(f64::INFINITY));
             let hull = |used: TailUse| LowerHull::new(self.cost_points(bin, used), &carried_before, grain);
+            // The tail link is unused: other links may transmit while its tail runs down.
             let unused = hull(TailUse::Unused);
             for (remaining, state) in states.iter().enumerate() {
                 let costs = unused.apply(state, range);
                 relax(&mut next[remaining.saturating_sub(1)], &costs, self.bin_costs[remaining], range);
             }
+            // The tail link is used, from idle after a promotion or within its tail; then a full tail is left.
             if self.has_tail && bin.modes.iter().any(|mode| mode.uses_tail_link) {
                 let mut in_tail = unreachable();
                 for state in &states[1..] {
@@ -263,9 +273,9 @@ impl TailProgram {
         Some(ends.fold(f64::INFINITY, f64::min)).filter(|energy| energy.is_finite())
     }
 
-    /// The best of Lagrange's bounds.
+    /// The highest Lagrangian bound over all prices.
     fn lagrange_bound(&self, bins: &[Bin], size: f64) -> f64 {
-        // Nothing is dearer than the dearest bit of any mode by itself.
+        // No marginal bit costs more than a few times the average bit of the most expensive mode.
         let prices = bins.iter().flat_map(|bin| &bin.modes).filter(|mode| mode.bits > 0.0);
         let max_price = prices.map(|mode| mode.joules / mode.bits).fold(0.0, f64::max) * 4.0 + 1e-7;
         let value = |price: f64| self.lagrange_min(bins, price) + price * size;
@@ -277,7 +287,7 @@ impl TailProgram {
         value(low).max(value(high)).max(0.0)
     }
 
-    /// The least of (energy − price × bits), whatever comes.
+    /// Minimum of (energy − price × bits), for any number of bits.
     fn lagrange_min(&self, bins: &[Bin], price: f64) -> f64 {
         let mut states = vec![f64::INFINITY; self.full() + 1];
         states[0] = 0.0;
@@ -295,7 +305,7 @@ impl TailProgram {
                 *cost = cost.min(state + unused + self.bin_costs[remaining]);
             }
             if self.has_tail {
-                // In the last bin of tail nobody knows how much of it is left.
+                // The tail is one bin shorter, so in its last bin it is unknown how much of the real tail is left.
                 let from_idle = states.iter().take(2).fold(f64::INFINITY, |least, state| least.min(*state));
                 let from_tail = states.iter().skip(2).fold(f64::INFINITY, |least, state| least.min(*state));
                 let with_use = (from_idle + best(TailUse::Started) + self.promotion_joules.min(0.0))
@@ -310,14 +320,14 @@ impl TailProgram {
     }
 }
 
-/// The lower hull of a bin's modes: parts of some grains, each at a price, cheapest first.
+/// Lower hull of a bin's modes: segments of so many grains at a price each, cheapest first.
 #[derive(Clone, Debug)]
 struct LowerHull {
     idle_joules: f64,
     segments: Vec<(usize, f64)>,
 }
 
-/// A mode's bits and what they cost.
+/// A mode's bits and their cost.
 #[derive(Clone, Copy, Debug)]
 struct CostPoint {
     mask: usize,
@@ -325,19 +335,19 @@ struct CostPoint {
     joules: f64,
 }
 
-/// Grains of so many bits behind those that there were before.
+/// Whole grains that `bits` add to the `before` bits already counted.
 fn grain_count(before: f64, bits: f64, grain: f64) -> usize {
     (((before + bits) / grain + 1e-6) as usize).saturating_sub((before / grain + 1e-6) as usize)
 }
 
 impl LowerHull {
-    /// `before`: bits that each mode could have carried before the bin.
+    /// Builds the hull; `before` has the bits that each mode could have carried before this bin.
     fn new(mut points: Vec<CostPoint>, before: &[f64], grain: f64) -> Self {
         points.sort_by(|a, b| a.bits.total_cmp(&b.bits).then(a.joules.total_cmp(&b.joules)));
         let mut hull: Vec<CostPoint> = Vec::new();
         for point in points {
             while let [.., a, b] = hull.as_slice() {
-                // b lies above the line from a to the new point.
+                // `b` lies above the line from `a` to the new point, so it is not on the hull.
                 let rise = (b.joules - a.joules) * (point.bits - a.bits);
                 if rise < (point.joules - a.joules) * (b.bits - a.bits) {
                     break;
@@ -396,16 +406,17 @@ mod tests {
     const GRID: Grid = Grid { bin: Duration::from_millis(500), grain: DataSize::from_bytes(12_500) };
 
     #[test]
-    fn good_wifi_alone_is_the_best_of_all() {
-        // 100 Mbit at 10 Mbit/s, 469.1 mW and 112.6 nJ a bit: 4.691 + 11.26 J.
+    fn fast_wifi_alone_needs_the_least_energy() {
+        // 100 Mbit at 10 Mbit/s with 469.1 mW and 112.6 nJ/bit: 4.691 + 11.26 J.
         let (energy, bound) = min_energy(&phone_model(), &constant([10_000, 1000], 100), 12.0, GRID).unwrap();
         assert!((energy - 15.951).abs() < 0.01 && (energy - bound).abs() < 0.01, "{energy} {bound}");
         assert!(min_energy(&phone_model(), &constant([10_000, 1000], 100), 9.0, GRID).is_none());
     }
 
     #[test]
-    fn both_pay_where_wifi_is_slow_and_the_transfer_long() {
-        // 400 Mbit; Wi-Fi alone would take 400 s. Both: 1458.7 mW for 400/6 s, then the tail, less 20 mJ of promotion.
+    fn both_links_are_best_if_wifi_is_slow_and_the_transfer_long() {
+        // 400 Mbit; Wi-Fi alone would take 400 s. Both links: 1458.7 mW for 400/6 s, then the tail, less 20 mJ of
+        // promotion.
         let model = phone_model();
         let (energy, bound) = min_energy(&model, &constant([1000, 5000], 400), 70.0, GRID).unwrap();
         let time = 400.0 / 6.0;
@@ -414,7 +425,7 @@ mod tests {
         assert!(bound <= energy && bound > 0.97 * energy, "{bound}");
     }
 
-    /// What the meter says of a schedule: which links are active in which bin of a second.
+    /// The energy meter's result for a schedule: the set of active links in each bin of one second.
     fn metered_joules(model: &Model, masks: &[usize], rates: &[[u64; 2]]) -> f64 {
         let mut meter = Meter::new(model.clone(), Instant::ZERO);
         for (id, kind) in (0..).map(LinkId).zip(KINDS) {
@@ -432,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn no_schedule_of_whole_bins_is_better_by_the_meter() {
+    fn the_meter_finds_no_better_schedule_of_whole_bins() {
         let mut random = RandomStream::new(9, "transfers", 0, Purpose::Other);
         let model = phone_model();
         let grid = Grid { bin: Duration::from_secs(1), grain: DataSize::from_bytes(12_500) };
@@ -461,7 +472,8 @@ mod tests {
                     best = best.min(metered_joules(&model, &masks, &rates));
                 }
             }
-            // Whole bins are among what the programme tries, except for the tail within a bin and the first promotion.
+            // The program's schedules include all of whole bins, except for the tail within a bin and the first
+            // promotion.
             assert!(energy <= best + 0.1, "round {round}: {energy}, brute force {best}");
             assert!(bound <= best + 1e-6, "round {round}: bound {bound}, brute force {best}");
             near += u32::from(energy > 0.93 * best);

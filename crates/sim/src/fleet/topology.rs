@@ -1,6 +1,6 @@
-//! The map of a fleet: places, rates and who measures whom.
+//! Geography of a synthetic fleet: positions of cities, relays and edges, and the rates between them.
 //!
-//! In: a [`Plan`]. Out: a [`Fleet`], from which boxes are drawn one after the other.
+//! A [`FleetSpec`] determines a [`Fleet`], which generates one edge after the other.
 
 use std::ops::RangeInclusive;
 
@@ -9,37 +9,37 @@ use marline_core::units::{Bitrate, Ratio};
 
 use crate::rng::{Purpose, RandomStream};
 
-/// What a fleet is like.
+/// Parameters of a synthetic fleet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FleetSpec {
-    /// How many relays.
+    /// Number of relays; the number of cities follows from it.
     pub relay_count: usize,
-    /// How many boxes.
+    /// Number of edges that exist at the same time.
     pub edge_count: usize,
-    /// How many relays a box measures.
+    /// Range of the number of relays that an edge measures.
     pub candidates_per_edge: RangeInclusive<u64>,
-    /// What boxes would send over what relays have: rule 4 of the [module](super).
+    /// Demand of all edges divided by the capacity of all relays: rule 4 of the [module](super).
     pub load: Ratio,
-    /// Decides everything else.
+    /// Determines all random draws.
     pub seed: u64,
 }
 
-/// A box: its own rate, and what it measured.
+/// An edge: its direct rate and its measurements.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EdgeSpec {
-    /// B_o(c).
+    /// B_o(c): rate to the origin server without a relay.
     pub direct_rate: Bitrate,
-    /// B_o(c, s) of the relays nearby.
+    /// B_o(c, s): rate through each of the nearby relays.
     pub candidates: Vec<Candidate>,
 }
 
-/// Relays, cities and a source of boxes.
+/// Relays, cities and a generator of edges.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     spec: FleetSpec,
     cities: Vec<City>,
     relays: Vec<Relay>,
-    /// The running sums of the cities' shares.
+    /// Running sums of the cities' populations.
     cumulative_shares: Vec<f64>,
     rng: Sampler,
 }
@@ -47,20 +47,20 @@ pub struct Fleet {
 #[derive(Clone, Debug)]
 struct City {
     position: Position,
-    /// The relays that a box of this city may find nearest.
+    /// Indices of the relays that may be nearest to an edge of this city.
     nearest_relays: Vec<usize>,
 }
 
 #[derive(Clone, Debug)]
 struct Relay {
     position: Position,
-    /// What it has to each origin.
+    /// Rate to each origin server.
     origin_rates: Vec<Bitrate>,
-    /// Its share of what all relays have.
+    /// Weight in the distribution of the total capacity.
     capacity_share: f64,
 }
 
-/// Kilometres.
+/// Kilometres from a corner of the plane.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     east: f64,
@@ -68,7 +68,7 @@ struct Position {
 }
 
 impl Fleet {
-    /// Draws cities and relays.
+    /// Draws the positions of cities, origin servers and relays.
     pub fn new(spec: &FleetSpec) -> Self {
         let mut rng = Sampler(RandomStream::new(spec.seed, "fleet", 0, Purpose::Other));
         let count = (spec.relay_count / RELAYS_PER_CITY).max(MIN_CITIES);
@@ -78,7 +78,7 @@ impl Fleet {
         let cumulative_shares = cumulative_sums(&populations);
         let relays: Vec<Relay> = (0..spec.relay_count)
             .map(|index| {
-                // The first ones so that no city is without one, the others where people are.
+                // The first relays give each city one; the others follow the population.
                 let city = if index < count { index } else { rng.weighted_index(&cumulative_shares) };
                 let position = rng.position_near(positions[city], CITY_SPREAD);
                 let origin_rates =
@@ -94,13 +94,13 @@ impl Fleet {
         Self { spec: spec.clone(), cities, relays, cumulative_shares, rng }
     }
 
-    /// The next box.
+    /// Draws an edge with its candidates; consecutive calls give different edges.
     pub fn next_edge(&mut self) -> EdgeSpec {
         self.next_edge_with_measurements().0
     }
 
-    /// The next box, and of each of its candidates how far away it is, in kilometres, and B(c, s): what reaches it, whatever it
-    /// passes on.
+    /// Draws the next edge and returns, for each candidate, its distance in kilometres and B(c, s): the rate from
+    /// edge to relay, regardless of the relay's rate to the origin server.
     pub fn next_edge_with_measurements(&mut self) -> (EdgeSpec, Vec<(f64, Bitrate)>) {
         let city = &self.cities[self.rng.weighted_index(&self.cumulative_shares)];
         let position = self.rng.position_near(city.position, CITY_SPREAD);
@@ -124,12 +124,12 @@ impl Fleet {
         (EdgeSpec { direct_rate: rate(direct_rate), candidates }, relay_rates)
     }
 
-    /// As many boxes as planned.
+    /// Draws as many edges as specified.
     pub fn edges(&mut self) -> Vec<EdgeSpec> {
         (0..self.spec.edge_count).map(|_| self.next_edge()).collect()
     }
 
-    /// What each relay has, so that these boxes are the planned load.
+    /// Capacity of each relay, such that these edges cause the specified load.
     pub fn capacities(&self, edges: &[EdgeSpec]) -> Vec<Bitrate> {
         let best = |member: &EdgeSpec| {
             let rates = member.candidates.iter().map(|candidate| candidate.rate);
@@ -140,10 +140,10 @@ impl Fleet {
         self.relays.iter().map(|relay| rate(total_capacity * relay.capacity_share / shares)).collect()
     }
 
-    /// The instance of the plan.
+    /// Draws a fleet and builds its assignment problem.
     ///
     /// # Panics
-    /// Never: what is drawn here is well-formed.
+    /// Never: generated instances are well-formed.
     pub fn generate_instance(spec: &FleetSpec) -> Instance {
         let mut fleet = Self::new(spec);
         let edges = fleet.edges();
@@ -151,14 +151,14 @@ impl Fleet {
     }
 }
 
-/// The instance of these relays and boxes.
+/// The assignment problem of these relays and edges.
 ///
 /// # Panics
-/// When a box names a relay that is not there, or the relays have more than an instance can hold.
+/// If an edge names an unknown relay, or the total capacity exceeds what an instance can represent.
 pub fn instance(capacities: &[Bitrate], edges: &[EdgeSpec]) -> Instance {
-    let mut instance = Instance::new(capacities).expect("what the relays have is what boxes can send");
+    let mut instance = Instance::new(capacities).expect("the capacities derive from the demand of the edges");
     for member in edges {
-        instance.add(member.direct_rate, &member.candidates).expect("boxes name relays nearby, each once");
+        instance.add(member.direct_rate, &member.candidates).expect("each edge lists existing relays, each once");
     }
     instance
 }
@@ -169,17 +169,17 @@ impl Position {
     }
 }
 
-/// Numbers of the shapes that are needed here.
+/// Random numbers with the distributions needed here.
 #[derive(Clone, Debug)]
 struct Sampler(RandomStream);
 
 impl Sampler {
-    /// Evenly from 0 to 1.
+    /// Uniform between 0 and 1.
     fn uniform(&mut self) -> f64 {
         (self.0.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Mean 0, deviation 1: sums of twelve even ones, which are normal enough.
+    /// Mean 0, standard deviation 1: a sum of twelve uniform numbers is close enough to normal.
     fn standard_normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
@@ -211,7 +211,7 @@ impl Sampler {
         )
     }
 
-    /// How many times its own rate a box reaches at best.
+    /// The best rate of an edge through a relay, as a multiple of its direct rate.
     fn rate_multiple(&mut self) -> f64 {
         (RATE_MULTIPLE_MEDIAN * libm::exp(RATE_MULTIPLE_SIGMA * self.standard_normal()))
             .clamp(MIN_RATE_MULTIPLE, MAX_RATE_MULTIPLE)
@@ -239,27 +239,29 @@ fn rate(bits: f64) -> Bitrate {
     Bitrate::from_bits_per_sec(bits as u64)
 }
 
-/// chosen: as in BASS's own evaluation there are several relays to choose from in a region.
+/// Chosen: as in BASS's own evaluation, a region has several relays to choose from.
 const RELAYS_PER_CITY: usize = 4;
 const MIN_CITIES: usize = 3;
-/// BASS §V-A has PlanetLab nodes as originals; twenty of them are enough to differ.
+/// BASS §V-A uses PlanetLab nodes as origin servers; twenty of them are enough for variety.
 const ORIGINS: usize = 20;
-/// The plane, and how far from its city something lies, in kilometres.
+/// Side of the plane and standard deviation of the distance from a city in each direction, in kilometres.
 const PLANE_SIDE: f64 = 4000.0;
 const CITY_SPREAD: f64 = 40.0;
-/// The distance at which half of the rate is left. chosen: BASS figure 8 has no numbers at its axes.
+/// Distance in kilometres at which half of the rate is left. Chosen: BASS figure 8 has no numbers on its axes.
 const HALF_RATE_DISTANCE: f64 = 400.0;
-/// Among so many relays near a city its boxes find their nearest ones.
+/// Edges look for their nearest relays among this many near their city.
 const NEAREST_RELAYS: usize = 16;
-/// Six of ten below 1 Mbit/s (BASS §I): a log-normal rate of median e^(−0.253 σ).
+/// Six of ten direct rates are below 1 Mbit/s (BASS §I): a log-normal distribution with a median of e^(−0.253 σ)
+/// Mbit/s.
 const DIRECT_RATE_SIGMA: f64 = 1.0;
 const DIRECT_RATE_MEDIAN: f64 = 776_000.0;
-/// See rule 2 of the module. chosen: with noise and distance the best of a box's candidates is 5.2 times its own in the mean.
+/// Rule 2 of the module. Chosen: with noise and distance, the best candidate has 5.2 times the direct rate on
+/// average.
 const RATE_MULTIPLE_MEDIAN: f64 = 3.8;
 const RATE_MULTIPLE_SIGMA: f64 = 0.7;
 const MIN_RATE_MULTIPLE: f64 = 1.2;
 const MAX_RATE_MULTIPLE: f64 = 16.0;
 const NOISE_SIGMA: f64 = 0.2;
-/// What a relay has to an origin next to it, and the distance at which half of it is left.
+/// Median rate of a relay to an adjacent origin server in bit/s, and the distance in kilometres that halves it.
 const ORIGIN_RATE_MEDIAN: f64 = 100_000_000.0;
 const ORIGIN_HALF_RATE_DISTANCE: f64 = 2000.0;

@@ -1,9 +1,10 @@
-//! A driver that lets everything happen that a network can do, at random.
+//! Driver of random histories: applies random network events to a download machine.
 //!
-//! In: a [`Weather`] and a machine. Out: how the download ended, or the first thing that the [`Ledger`] found wrong.
+//! It executes a [`FaultPlan`] on the machine and returns how the download ended, or the first defect that the
+//! [`ReferenceModel`] found.
 //!
-//! There is no TCP here: a connection delivers pieces of random size at random times, and at every step something may
-//! go wrong. That reaches more states in a second than the world does in an hour.
+//! There is no TCP here: a connection delivers pieces of random size at random times, and any step can fail. This
+//! reaches more states in a second than [`crate::http_sim`] does in an hour.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -26,7 +27,7 @@ use crate::contract::ContractChecker;
 use crate::http_sim::server::{ResponseBody, ServerRequest, ServerResponse};
 use crate::rng::RandomStream;
 
-/// A history in the making.
+/// One random history in progress.
 pub(super) struct Driver<M: Subject> {
     pub(super) machine: ContractChecker<M::Config, M>,
     fault_plan: FaultPlan,
@@ -49,9 +50,9 @@ enum Event {
     ConnStep(ConnId),
     LinkFlap(usize),
     Consume,
-    /// The audience takes something.
+    /// The player reads deliverable bytes.
     PlayerRead,
-    /// The audience does something else.
+    /// The player seeks, pauses, or sends another input.
     PlayerAction,
 }
 
@@ -59,12 +60,12 @@ enum Event {
 struct Conn {
     link: usize,
     is_open: bool,
-    /// A step is on the list of events.
+    /// Whether a step is in the event queue.
     step_scheduled: bool,
-    /// It will never do anything again, and nobody says so.
+    /// Hangs forever without an error.
     is_silent: bool,
     response_count: u32,
-    /// Bytes of its last piece.
+    /// Size in bytes of the last piece delivered.
     last_chunk: u64,
     responses: VecDeque<PendingResponse>,
 }
@@ -109,7 +110,7 @@ impl<M: Subject> Driver<M> {
         }
     }
 
-    /// Runs until the machine says done or failed, or `limit` is over.
+    /// Runs until the machine reports `Done` or `Failed`, or `limit` has passed.
     pub(super) fn run(&mut self, limit: Duration) -> Result<Duration, String> {
         for link in 0..self.fault_plan.links.len() {
             self.bring_link_up(link)?;
@@ -121,17 +122,17 @@ impl<M: Subject> Driver<M> {
             let event = self.events.peek().map(|Reverse((at, ..))| *at);
             let deadline = self.machine.deadline().map(|(at, _)| at);
             let Some(next) = [event, deadline].into_iter().flatten().min() else {
-                return Err("nothing is planned, and nothing will ever happen".to_string());
+                return Err("no event is queued and the machine has no deadline".to_string());
             };
             if next > Instant::ZERO + limit {
                 return Err(format!(
-                    "not over after {limit:?}, {} bytes in place",
+                    "not finished after {limit:?}, {} bytes covered",
                     self.reference.covered().bytes()
                 ));
             }
             self.steps += 1;
             if self.steps > MAX_STEPS {
-                return Err(format!("not over after {MAX_STEPS} steps at {}", self.now));
+                return Err(format!("not finished after {MAX_STEPS} steps, at {}", self.now));
             }
             self.now = self.now.max(next);
             if deadline.is_some_and(|at| at <= self.now) {
@@ -219,7 +220,7 @@ impl<M: Subject> Driver<M> {
         self.feed(Input::Consumed { end: read_end })
     }
 
-    /// There may be room for what connections hold.
+    /// The read window has moved, so connections with withheld data may continue.
     fn wake_all_conns(&mut self) {
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
         conns.into_iter().for_each(|conn| self.schedule_step(conn, false));
@@ -232,7 +233,7 @@ impl<M: Subject> Driver<M> {
         }
     }
 
-    /// The reader has taken everything before this offset.
+    /// Moves the read window after the reader has consumed everything before `read_end`.
     fn set_window_end(&mut self, read_end: u64) {
         if let (Some(_), Some(window)) = (&self.player, self.reader_window()) {
             self.reference.set_request_limit(read_end.saturating_add(window.bytes()));
@@ -264,7 +265,7 @@ impl<M: Subject> Driver<M> {
         }
     }
 
-    /// A random time less than `most`.
+    /// A random time below `limit`.
     fn random_duration(&mut self, limit: Duration) -> Duration {
         Duration::from_nanos(self.rng.below(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1)))
     }
@@ -397,7 +398,7 @@ impl<M: Subject> Driver<M> {
         })
     }
 
-    /// One past the last byte that the reader has room for.
+    /// End of the reader's window: no data beyond it may be delivered.
     fn window_end(&self) -> u64 {
         let player = self.player.as_ref();
         let limit =
@@ -405,7 +406,7 @@ impl<M: Subject> Driver<M> {
         limit.unwrap_or(u64::MAX)
     }
 
-    /// Plans a connection's next step, unless one is planned.
+    /// Schedules the connection's next step, unless one is scheduled or the connection hangs.
     fn schedule_step(&mut self, id: ConnId, is_delayed: bool) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.step_scheduled || conn.is_silent {
@@ -423,6 +424,7 @@ impl<M: Subject> Driver<M> {
         if !self.link_present[conn.link] || conn.is_silent {
             return Ok(());
         }
+        // Faults are drawn first, so that a handshake can fail as well.
         if self.rng.bernoulli(behavior.fault_rate) {
             return self.inject_fault(id);
         }
@@ -438,11 +440,12 @@ impl<M: Subject> Driver<M> {
         Ok(())
     }
 
-    /// Which answer goes on: the first with HTTP/1.1, any with HTTP/2.
+    /// Index of the response that continues: the first one with HTTP/1.1, a random one with HTTP/2.
     fn choose_response(&mut self, id: ConnId) -> Option<usize> {
         let conn = self.conns.get(&id)?;
         let window_end = self.window_end();
         let is_withheld = |body: ByteRange| !body.is_empty() && body.start >= window_end;
+        // A head can always be sent; a body only after its acceptance and within the reader's window.
         let ready = |pending: &PendingResponse| {
             pending.remaining_body.is_none_or(|body| pending.is_accepted && !is_withheld(body))
         };
@@ -471,6 +474,7 @@ impl<M: Subject> Driver<M> {
         if remaining == 0 {
             return self.close_conn(id, ConnErrorKind::Protocol);
         }
+        // At most the rest of the body, of the accepted length and of the reader's window.
         let max_len = body.len().bytes().min(remaining).min(1 << 16).min(window_end - body.start);
         let len = 1 + self.rng.below(max_len);
         conn.last_chunk = len;
@@ -525,7 +529,7 @@ impl<M: Subject> Driver<M> {
             return;
         }
         conn.step_scheduled = true;
-        // All connections that have something to do share the link.
+        // All busy connections share the link's rate.
         let transmit_time = DataSize::from_bytes(conn.last_chunk) * active_conns / behavior.rate;
         let delay = transmit_time + self.random_duration(Duration::from_millis(20));
         self.schedule(delay, Event::ConnStep(id));
@@ -546,7 +550,7 @@ impl<M: Subject> Driver<M> {
                 }
                 None => Ok(()),
             },
-            // A framing that ends too early, where that can be known.
+            // A body that ends before its announced length, where the machine knows that length.
             2 if conn
                 .responses
                 .front()
@@ -582,7 +586,7 @@ fn closed_input(conn: ConnId, kind: ConnErrorKind) -> Input {
     Input::Closed { conn, error: ConnError { kind, text: format!("{kind:?}") } }
 }
 
-/// Makes another answer of it: a portal's, a broken server's, another edge's.
+/// Replaces or damages a response, as a captive portal, a broken server or another CDN node would.
 fn corrupt_response(rng: &mut RandomStream, response: &mut ServerResponse) {
     let page = |rng: &mut RandomStream, status: u16| {
         let body = ResponseBody { version: None, span: ByteRange::new(0, rng.below(20_000)) };
@@ -598,12 +602,13 @@ fn corrupt_response(rng: &mut RandomStream, response: &mut ServerResponse) {
         7 => response.head.is_encoded = true,
         8 => response.head.range = None,
         9 => {
-            // What is cut elsewhere than the server cuts it is not the server's file, whatever validator it carries.
+            // A range other than requested is not the server's file at these offsets, whatever validator it
+            // carries.
             response.body.version = None;
             response.head.length = Some(DataSize::from_bytes(rng.below(1_000_000)));
         }
         10 => {
-            // Another edge of a content network, which has an edition of its own.
+            // Another CDN node, with a version of its own.
             response.body.version = Some(OTHER_CDN_VERSION);
             response.head.validator = etag(OTHER_CDN_VERSION);
         }
@@ -626,7 +631,7 @@ const HANDSHAKE_ERRORS: [ConnErrorKind; 5] = [
 ];
 const OPEN_CONN_ERRORS: [ConnErrorKind; 4] =
     [ConnErrorKind::CleanClose, ConnErrorKind::Truncated, ConnErrorKind::Reset, ConnErrorKind::Protocol];
-/// The edition that only another edge has; it is as long as the server's.
+/// The version that only another CDN node has; it is as long as the server's.
 const OTHER_CDN_VERSION: usize = 9;
-/// More than any history needs whose machine makes progress.
+/// More steps than any history with progress needs.
 const MAX_STEPS: u32 = 1_000_000;

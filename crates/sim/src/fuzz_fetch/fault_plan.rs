@@ -1,10 +1,9 @@
-//! What is random in a history, drawn before it begins.
+//! Fault plan of a random history: links, server and configuration, drawn before the history begins.
 //!
-//! In: a seed. Out: links and how they behave, a server and how it behaves, a configuration of the download.
-//!
-//! One link is honest: it is there from the start, delivers what the server answers, and never fails by itself. What
-//! all others do is drawn; a link may be almost honest or do nothing right. The server's own moods (no ranges, no
-//! validator, a new edition, a few refusals with Retry-After, few requests per connection) are the same for all links.
+//! One link is honest: it is up from the start, delivers the server's responses unchanged, and never fails by
+//! itself. The behavior of the other links is drawn, from almost honest to completely broken. The server's
+//! peculiarities apply to all links: no ranges, no validator, a new version of the file, a few refusals with
+//! Retry-After, few requests per connection.
 
 use marline_core::fetch::{ByteRange, Config, Policy, Protocol, Resume, UrlId, Validator};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
@@ -12,7 +11,7 @@ use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
 use crate::http_sim::server::{AvailableFrom, Fault, FaultKind, FileVersion, HttpServer};
 use crate::rng::RandomStream;
 
-/// All of it.
+/// Everything that is drawn in advance.
 #[derive(Clone, Debug)]
 pub(super) struct FaultPlan {
     pub(super) links: Vec<LinkBehavior>,
@@ -21,21 +20,21 @@ pub(super) struct FaultPlan {
     pub(super) config: Config,
 }
 
-/// How a link behaves.
+/// Rate, delay and faults of one link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkBehavior {
     pub(super) rate: Bitrate,
-    /// One way and back.
+    /// Round-trip time.
     pub(super) rtt: Duration,
-    /// How likely something goes wrong at each step of a connection.
+    /// Probability of a fault at each step of a connection.
     pub(super) fault_rate: Ratio,
-    /// How likely an answer's head is another one than the server's.
+    /// Probability that a response head differs from the server's.
     pub(super) corruption_rate: Ratio,
-    /// How often the interface comes or goes: mean time between; none: it stays.
+    /// Mean time between the interface's appearances and disappearances; `None` if it stays.
     pub(super) flap_interval: Option<Duration>,
 }
 
-/// Another strong validator for each edition.
+/// A strong validator that is different for each version.
 pub(super) fn etag(edition: usize) -> Option<Validator> {
     Some(Validator::Etag(format!("\"{edition}\"")))
 }
@@ -63,7 +62,7 @@ impl FaultPlan {
         Self { links, server, protocol, config }
     }
 
-    /// Makes it last: a file of some megabytes over links that take a while for it.
+    /// Makes the history longer: a file of at least 1 MB over slow links.
     pub(super) fn make_long(&mut self, rng: &mut RandomStream) {
         for behavior in &mut self.links {
             behavior.rate = Bitrate::from_bits_per_sec(400_000 << rng.below(5));
@@ -79,7 +78,7 @@ impl FaultPlan {
 }
 
 impl LinkBehavior {
-    /// It is there, and nothing goes wrong on it.
+    /// Whether the link stays up and never causes a fault.
     pub(super) fn is_honest(&self) -> bool {
         self.flap_interval.is_none() && self.fault_rate == Ratio::ZERO && self.corruption_rate == Ratio::ZERO
     }
@@ -111,7 +110,7 @@ pub(super) fn one_in(rng: &mut RandomStream, n: u64) -> bool {
     rng.below(n) == 0
 }
 
-/// A number of any magnitude: of `least` binary digits, or of up to `spread` more.
+/// A random number of varying magnitude, below 2^`min_digits` up to 2^(`min_digits` + `spread` − 1).
 pub(super) fn magnitude(rng: &mut RandomStream, min_digits: u64, spread: u64) -> u64 {
     let digits = min_digits + rng.below(spread);
     rng.below(1 << digits)

@@ -1,17 +1,19 @@
-//! Random histories: does a download survive everything that can happen, and is what it makes of it right?
+//! Random histories: does a download survive everything that can happen on the network, with the right result?
 //!
-//! In: a seed. Out: nothing, or a [`Defect`] that the same seed finds again.
+//! [`fuzz_download`] and [`fuzz_stream`] run the history of a seed and return the first [`Defect`], which the same
+//! seed reproduces.
 //!
-//! 1. A seed draws the weather (links, server, configuration) and then every single event.
-//! 2. A naive ledger watches each order and each report: no name used twice, no request outside of the resource, no
-//!    answer accepted that was not announced, never two open answers of different files, and at the end every byte of
-//!    one single file.
-//! 3. The machine's own count of useful bytes never exceeds the different bytes in place.
-//! 4. As long as one link works the download ends (asked of the policies that promise it: see [`Promise`]).
-//! 5. The machine runs under [`Checked`], and its log must replay.
+//! 1. The seed determines the fault plan (links, server, configuration) and then every event.
+//! 2. A naive reference model checks all outputs and inputs. No ID is used twice, and no request lies outside of
+//!    the resource. No response is accepted that was not announced, and no two open responses are of different
+//!    files. At the end every byte belongs to one single file.
+//! 3. The machine's count of useful bytes never exceeds the number of distinct bytes delivered.
+//! 4. While one link works, the download finishes. This is required only of policies that guarantee it: see
+//!    [`Guarantee`].
+//! 5. The machine runs inside a [`ContractChecker`], and its log must replay.
 //!
-//! Fuzzing raw inputs was not used: almost all of them break the driver's side of the contract, about which a machine
-//! promises nothing.
+//! Fuzzing raw inputs does not help here: almost all of them violate the driver's side of the contract, and then a
+//! machine guarantees nothing.
 
 mod driver;
 mod fault_plan;
@@ -33,25 +35,25 @@ use fault_plan::FaultPlan;
 use random_player::RandomPlayer;
 pub use subject::Subject;
 
-/// What a policy promises beside being right.
+/// What a policy guarantees in addition to a correct file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guarantee {
-    /// It ends as long as one link works.
+    /// The download finishes as long as one link works.
     Terminates,
-    /// Nothing: a dead link may keep its part of the file for ever, as in the thesis.
+    /// Nothing more: a dead link may keep its part of the file forever, as in the thesis.
     CorrectnessOnly,
 }
 
-/// Something that must not be, and how to see it again.
+/// A violation, with all that is needed to reproduce it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Defect {
-    /// The history.
+    /// Seed that reproduces the history.
     pub seed: u64,
-    /// The policy.
+    /// Name of the policy under test.
     pub policy: String,
-    /// What was wrong.
+    /// The violated rule, with the time if it is known.
     pub problem: String,
-    /// The weather, and each record of the history, a line each.
+    /// The fault plan, then one line per record of the history.
     pub log: Vec<String>,
 }
 
@@ -63,13 +65,13 @@ impl fmt::Display for Defect {
 
 impl std::error::Error for Defect {}
 
-/// Runs the history of `seed` with a download.
+/// Runs the history of `seed` with a download machine.
 ///
 /// # Errors
-/// The first thing that was wrong.
+/// The first violation.
 ///
 /// # Panics
-/// When the machine breaks rule 1 or 3 of the contract.
+/// If the machine violates rule 1 or 3 of the contract.
 pub fn fuzz_download(seed: u64, policy: Policy, guarantee: Guarantee) -> Result<(), Defect> {
     let mut rng = RandomStream::new(seed, "history", 0, Purpose::Other);
     let fault_plan = FaultPlan::new(&mut rng, policy);
@@ -78,13 +80,13 @@ pub fn fuzz_download(seed: u64, policy: Policy, guarantee: Guarantee) -> Result<
     history.run::<Fetch>(fault_plan, rng, config, None)
 }
 
-/// Runs the history of `seed` with a stream, and with somebody who watches.
+/// Runs the history of `seed` with a stream machine and a random player.
 ///
 /// # Errors
-/// The first thing that was wrong.
+/// The first violation.
 ///
 /// # Panics
-/// When the machine breaks rule 1 or 3 of the contract.
+/// If the machine violates rule 1 or 3 of the contract.
 pub fn fuzz_stream(seed: u64, policy: stream::Policy) -> Result<(), Defect> {
     let mut rng = RandomStream::new(seed, "history", 0, Purpose::Other);
     let mut fault_plan = FaultPlan::new(&mut rng, Policy::Marline);
@@ -99,7 +101,7 @@ pub fn fuzz_stream(seed: u64, policy: stream::Policy) -> Result<(), Defect> {
     history.run::<stream::Stream>(fault_plan, rng, config, Some(player))
 }
 
-/// A history before it begins.
+/// Parameters of one history that do not depend on the kind of machine.
 struct FuzzRun {
     seed: u64,
     policy: String,
@@ -134,17 +136,21 @@ impl FuzzRun {
         };
         let must_end = self.guarantee == Guarantee::Terminates;
         match (outcome, driver.result) {
+            // Without the guarantee to terminate, timeouts ("no…", "not…") and reported failures are not defects.
             (Err(problem), _) if must_end || !problem.starts_with("no") => return Err(defect(problem)),
             (Ok(_), Some(Err(wrong))) if must_end || !wrong.starts_with("failed") => return Err(defect(wrong)),
             _ => {}
         }
         if machine.useful_bytes() > covered {
-            return Err(defect(format!("counts {} useful bytes, {covered} are in place", machine.useful_bytes())));
+            return Err(defect(format!(
+                "the machine counts {} useful bytes, but only {covered} are covered",
+                machine.useful_bytes()
+            )));
         }
         replay(M::make, &log).map(|_| ()).map_err(|found| defect(format!("rule 4: {found}")))
     }
 }
 
-/// Longer than any download takes that has one link at 0.8 Mbit/s and 8 MB to fetch, with all pauses that a server
-/// may ask for and all patience that a machine may have.
+/// Enough for 8 MB over one link of 0.8 Mbit/s, including all pauses that servers request and all timeouts of the
+/// machine.
 const TIME_LIMIT: Duration = Duration::from_secs(1200);

@@ -1,12 +1,13 @@
-//! Somebody who watches, at random: takes what is delivered at a pace of its own, seeks, pauses, and says things of its
-//! player that may be true or not.
+//! Random player: reads delivered data at its own pace, seeks, pauses, and reports plausible and implausible
+//! states.
 //!
-//! In: a seed and the weather. Out: the stream's configuration, and what the player does next.
+//! It also draws the configuration of the stream.
 //!
-//! 1. Chance is its own: a history of downloads is the same whether somebody could have watched or not.
-//! 2. It takes only what was delivered, and only what it has taken makes room in the window.
-//! 3. Its words are those that a driver may say: a video of any size and rate at any time, a position that the model
-//!    does not expect, a seek to anywhere. They end after a while, and so do its pauses, so that each history ends.
+//! 1. It has its own random stream, so that the history of a download is the same with and without a player.
+//! 2. It reads only what was delivered, and only reading moves the window forward.
+//! 3. Its inputs are those that a driver may send: a video of any size and rate at any time, a position that the
+//!    model does not expect, a seek to any offset. The numbers of inputs and pauses are limited, so that every
+//!    history ends.
 
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
@@ -17,38 +18,39 @@ use super::fault_plan::{FaultPlan, magnitude, one_in};
 use super::stream_invariants::StreamInvariants;
 use crate::rng::{Purpose, RandomStream};
 
-/// See the [module](self).
+/// A random player; see the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct RandomPlayer {
     rng: RandomStream,
     link_kinds: Vec<(LinkKind, bool)>,
-    /// What it may take.
+    /// End of the bytes that it may read.
     pub(super) readable_end: u64,
     pub(super) read_end: u64,
-    /// It takes no more than this; none: all that it may.
+    /// Maximum reading rate; `None` to read everything at once.
     read_rate: Option<Bitrate>,
-    /// It takes nothing until then.
+    /// It reads nothing until this time.
     pub(super) paused_until: Instant,
-    /// Its next taking is planned.
+    /// Whether its next read is in the event queue.
     pub(super) read_scheduled: bool,
     inputs_left: u64,
     file_size: u64,
     total_rate: Bitrate,
-    /// Whether it gets what it was promised.
+    /// Checks that the stream keeps its guarantees.
     pub(super) invariants: StreamInvariants,
 }
 
-/// What it does next.
+/// Next action of the player.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum PlayerAction {
-    /// It tells the machine.
+    /// Sends an input to the machine.
     Input(PlayerInput),
-    /// It stops taking for so long.
+    /// Stops reading for this long.
     Pause(Duration),
 }
 
 impl RandomPlayer {
-    /// Draws who watches, and for whom. The weather is made such that there is something to watch, in most histories.
+    /// Draws a player and the configuration of its stream. In most histories the fault plan is changed so that the
+    /// download lasts long enough to be watched.
     pub(super) fn new(seed: u64, fault_plan: &mut FaultPlan, policy: Policy) -> (Self, Config) {
         let mut rng = RandomStream::new(seed, "audience", 0, Purpose::Other);
         if !one_in(&mut rng, 3) {
@@ -79,19 +81,19 @@ impl RandomPlayer {
         (player, config)
     }
 
-    /// What is known of a link.
+    /// Kind and metering of a link.
     pub(super) fn link_profile(&self, link: usize) -> LinkProfile {
         let (kind, metered) = self.link_kinds.get(link).copied().unwrap_or_default();
         LinkProfile { metered, ..LinkProfile::new(&format!("link{link}"), kind) }
     }
 
-    /// When it does something else than watch; none: never again.
+    /// Time until the next action; `None` if there are no more.
     pub(super) fn next_action_delay(&mut self) -> Option<Duration> {
         self.inputs_left = self.inputs_left.checked_sub(1)?;
         Some(Duration::from_millis(magnitude(&mut self.rng, 4, 12)))
     }
 
-    /// What it does now. `seen` is the machine's model of it.
+    /// Draws the next action. `model` is the machine's model of this player.
     pub(super) fn next_action(&mut self, model: Option<&Player>) -> PlayerAction {
         let rng = &mut self.rng;
         match rng.below(9) {
@@ -124,7 +126,7 @@ impl RandomPlayer {
         }
     }
 
-    /// It takes something of what it may; says how long it then takes for that.
+    /// Reads part of the readable bytes and returns the time until the next read.
     pub(super) fn read(&mut self) -> Duration {
         let unread = self.readable_end - self.read_end;
         let Some(read_rate) = self.read_rate else {
@@ -136,7 +138,7 @@ impl RandomPlayer {
         DataSize::from_bytes(bytes) / read_rate
     }
 
-    /// It reads on from here.
+    /// Continues reading at `offset`; nothing behind it is readable yet.
     pub(super) fn seek_to(&mut self, offset: u64) {
         (self.readable_end, self.read_end) = (offset, offset);
     }
@@ -199,7 +201,7 @@ fn thresholds(rng: &mut RandomStream, size: u64) -> BufferThresholds {
     BufferThresholds { low: some(rng), high }
 }
 
-/// A video that is about as long as the file, in most cases, and at a rate that is near to what the links carry.
+/// A video, in most cases as long as the file, at a rate close to what the links carry.
 fn video(rng: &mut RandomStream, size: u64, total_rate: Bitrate) -> Option<MediaProfile> {
     let size = match rng.below(8) {
         0 => rng.below(size.saturating_mul(2) + 1),
@@ -222,7 +224,7 @@ fn pick<T: Copy>(rng: &mut RandomStream, choices: &[T]) -> T {
     choices[usize::try_from(rng.below(choices.len() as u64)).unwrap_or(0)]
 }
 
-/// Radios that sleep, one that does not, and one of which nothing is known.
+/// LTE, whose radio sleeps, is drawn twice as often as Wi-Fi, whose radio does not, and as a link of unknown kind.
 const LINK_KINDS: [LinkKind; 4] = [LinkKind::Wifi, LinkKind::Lte, LinkKind::Lte, LinkKind::Other];
-/// However slowly it takes, it has taken all after so long.
+/// Upper limit of the time to read the whole file.
 const MAX_READ_TIME: Duration = Duration::from_secs(200);

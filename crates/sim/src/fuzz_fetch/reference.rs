@@ -1,46 +1,47 @@
-//! The naive reference: what a download may never do, whatever happens.
+//! Naive reference model: what a download must never do, whatever happens.
 //!
-//! In: what the machine orders and what it is told. Out: the first thing that is wrong.
+//! It receives the machine's outputs and inputs and returns the first violation.
 //!
-//! It keeps a list of every byte's source and does nothing cleverly: it is the judge, not a second implementation.
+//! It records the source of every byte and nothing else. As an independent check it must stay simple, and must not
+//! become a second implementation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use marline_core::fetch::{ByteRange, ConnId, Input, Output, ReqId, RequestRange};
 use marline_core::units::DataSize;
 
-/// Whose bytes an answer carries. Answers that are not provably of one file are each a source of their own.
+/// Origin of the bytes of a response. Each response that does not provably belong to a file is a source of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ByteSource {
-    /// An edition of the server's file, by its validator.
+    /// A version of the server's file, proven by its validator.
     Version(usize),
-    /// Something that no validator proves, in an answer to this request: the file, or a portal's page.
+    /// Unproven content of the response to this request: the file or another page.
     Unverified(ReqId, ResponseTruth),
 }
 
-/// Whether an unproven answer is the file at all.
+/// Whether an unproven response is the file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ResponseTruth {
-    /// The server's file.
+    /// The server's file, sent without a validator.
     File,
-    /// Something else.
+    /// Another page, such as that of a captive portal.
     OtherPage,
 }
 
-/// The books.
+/// Everything the reference model knows about a download.
 #[derive(Debug, Default)]
 pub struct ReferenceModel {
-    /// Where each run of bytes comes from: start to (end, source).
+    /// Runs of bytes: start to (end, source).
     sources: BTreeMap<u64, (u64, ByteSource)>,
     responses: BTreeMap<ReqId, OpenResponse>,
     open_conns: BTreeSet<ConnId>,
     used_conns: BTreeSet<ConnId>,
     used_requests: BTreeSet<ReqId>,
     file_size: Option<DataSize>,
-    /// Nothing before it is wanted: the reader has jumped there.
+    /// Bytes before this offset are no longer wanted, because the reader has seeked past them.
     wanted_from: u64,
     delivered_end: u64,
-    /// No request may go beyond it; none: no window.
+    /// No request may extend beyond this offset; `None` without a window.
     request_limit: Option<u64>,
 }
 
@@ -51,11 +52,11 @@ struct OpenResponse {
     cursor: Option<(u64, Option<u64>)>,
 }
 
-/// Something that must not be.
+/// The first violation of a rule, as text.
 pub type CheckResult = Result<(), String>;
 
 impl ReferenceModel {
-    /// Begins with what an earlier run left of edition zero.
+    /// Starts with the ranges of version 0 that an earlier run has saved.
     pub fn resume(&mut self, total: DataSize, ranges: &[ByteRange]) {
         self.file_size = Some(total);
         for span in ranges {
@@ -63,53 +64,56 @@ impl ReferenceModel {
         }
     }
 
-    /// The reader jumps: nothing before `to` is wanted, and nothing that was asked for.
+    /// The reader seeks: data before `offset` and outstanding requests are no longer wanted.
     pub fn seek(&mut self, offset: u64) {
         let to = offset.min(self.file_end());
         self.sources.clear();
         (self.wanted_from, self.delivered_end) = (to, to);
     }
 
-    /// From now on no request for a range may go beyond this offset.
+    /// Sets the end of the window: bounded requests must not extend beyond this offset.
     pub fn set_request_limit(&mut self, offset: u64) {
         self.request_limit = Some(offset);
     }
 
-    /// The machine lets the reader have everything before `upto`.
+    /// Checks that everything before `upto`, which the machine delivers to the reader, has arrived.
     pub fn on_deliver(&mut self, upto: u64) -> CheckResult {
         if upto <= self.delivered_end {
             return Err(format!("delivers up to {upto} after {}", self.delivered_end));
         }
         if upto > self.in_order_end() {
-            return Err(format!("delivers up to {upto}, in place is all before {}", self.in_order_end()));
+            return Err(format!(
+                "delivers up to {upto}, but only the bytes before {} have arrived",
+                self.in_order_end()
+            ));
         }
         self.delivered_end = upto;
         Ok(())
     }
 
-    /// One past the last byte that may be asked for.
+    /// End of the range that may be requested.
     pub fn request_limit(&self) -> u64 {
         self.request_limit.unwrap_or(u64::MAX)
     }
 
-    /// How far the reader has been let.
+    /// End of the bytes delivered to the reader.
     pub const fn delivered_end(&self) -> u64 {
         self.delivered_end
     }
 
-    /// One past the last byte that the reader will ever want, as far as anybody knows.
+    /// End of the file; `u64::MAX` while its size is unknown.
     pub fn file_end(&self) -> u64 {
         self.file_size.map_or(u64::MAX, DataSize::bytes)
     }
 
-    /// A head that the machine is about to be told: whose bytes follow, and from which offset.
+    /// Records, before the machine gets a response head, the source of its body and the body's first offset.
     pub fn on_head(&mut self, req: ReqId, source: ByteSource, offset: u64) {
         if let Some(open) = self.responses.get_mut(&req) {
             open.source = Some((source, offset));
         }
     }
 
-    /// Something that the machine is about to be told.
+    /// Checks an input before the machine gets it.
     pub fn on_input(&mut self, input: &Input) -> CheckResult {
         match input {
             Input::Connected { conn, .. } => {
@@ -135,7 +139,7 @@ impl ReferenceModel {
         Ok(())
     }
 
-    /// Something that the machine orders.
+    /// Checks an output of the machine.
     pub fn on_output(&mut self, output: &Output) -> CheckResult {
         match output {
             Output::Connect { conn, .. } if !self.used_conns.insert(*conn) => Err(format!("{conn:?} used twice")),
@@ -151,7 +155,7 @@ impl ReferenceModel {
             }
             Output::Identified { total, .. } => {
                 self.file_size = *total;
-                // Nobody could know before that the reader has jumped beyond the end.
+                // Before the size was known, a seek beyond the end could not be detected.
                 self.wanted_from = self.wanted_from.min(self.file_end());
                 self.delivered_end = self.delivered_end.min(self.file_end());
                 Ok(())
@@ -166,17 +170,17 @@ impl ReferenceModel {
         }
     }
 
-    /// Different bytes in place.
+    /// Number of distinct bytes that have arrived.
     pub fn covered(&self) -> DataSize {
         DataSize::from_bytes(self.sources.iter().map(|(start, (end, _))| end - start).sum())
     }
 
-    /// The same with what the reader has jumped over.
+    /// [`Self::covered`], plus the bytes that the reader skipped.
     pub fn covered_with_skipped(&self) -> DataSize {
         self.covered() + DataSize::from_bytes(self.wanted_from)
     }
 
-    /// Everything before this offset is in place.
+    /// End of the bytes that have arrived without a gap.
     pub fn in_order_end(&self) -> u64 {
         let mut in_order_end = self.wanted_from;
         for (start, (end, _)) in &self.sources {
@@ -188,26 +192,28 @@ impl ReferenceModel {
         in_order_end
     }
 
-    /// The machine says that it is done: is it? `sizes` are the editions'. Who hears only one link is `gullible`: it has
-    /// no way to tell a portal's page from the file.
+    /// Checks a finished download: complete, and from one source. `sizes` are the sizes of all versions.
+    /// `accepts_any_page` is set for policies that use only one link and therefore cannot distinguish a captive
+    /// portal's page from the file.
     pub fn on_done(&self, sizes: &[DataSize], accepts_any_page: bool) -> CheckResult {
         let frontier = self.in_order_end();
         let sources: BTreeSet<ByteSource> = self.sources.values().map(|(_, source)| *source).collect();
         if self.covered_with_skipped() != DataSize::from_bytes(frontier) {
-            return Err(format!("done with a hole at {frontier}"));
+            return Err(format!("done with a gap at {frontier}"));
         }
         let mut sources = sources.into_iter();
         let is_size = |size: &DataSize| size.bytes() == frontier;
+        // Exactly one source is allowed, and the length must be that of this source.
         match (sources.next(), sources.next()) {
             (Some(first), Some(second)) => Err(format!("done with a mixture of {first:?} and {second:?}")),
-            // An edition that the server does not have is another edge's.
+            // A version that the server does not have comes from another CDN node.
             (Some(ByteSource::Version(edition)), None) if sizes.get(edition).is_none_or(is_size) => Ok(()),
             (Some(ByteSource::Unverified(_, ResponseTruth::File)) | None, None) if sizes.iter().any(is_size) => {
                 Ok(())
             }
             (Some(ByteSource::Unverified(_, ResponseTruth::OtherPage)), None) if accepts_any_page => Ok(()),
             (source, _) => {
-                Err(format!("done with {frontier} bytes of {source:?}, but the editions have {sizes:?}"))
+                Err(format!("done with {frontier} bytes of {source:?}, but the versions have {sizes:?}"))
             }
         }
     }
@@ -217,18 +223,18 @@ impl ReferenceModel {
             return Err(format!("{req:?} used twice"));
         }
         if !self.open_conns.contains(&conn) {
-            return Err(format!("{req:?} on {conn:?}, which does not stand"));
+            return Err(format!("{req:?} on {conn:?}, which is not open"));
         }
         let total = self.file_size.map_or(u64::MAX, DataSize::bytes);
         match range {
             RequestRange::Bounded(span) if span.is_empty() || span.end > total => {
-                return Err(format!("{req:?} asks for {span} of {total} bytes"));
+                return Err(format!("{req:?} requests {span} of {total} bytes"));
             }
             RequestRange::Bounded(span) if self.request_limit.is_some_and(|limit| span.end > limit) => {
-                return Err(format!("{req:?} asks for {span}, the window ends at {:?}", self.request_limit));
+                return Err(format!("{req:?} requests {span}, but the window ends at {:?}", self.request_limit));
             }
             RequestRange::From(start) if start >= total => {
-                return Err(format!("{req:?} asks from {start} of {total} bytes"));
+                return Err(format!("{req:?} requests from {start} of {total} bytes"));
             }
             _ => {}
         }
@@ -243,12 +249,12 @@ impl ReferenceModel {
             return Err(format!("accepts {req:?} twice"));
         }
         if start != offset {
-            return Err(format!("accepts {req:?}, which begins at {start}, for {offset}"));
+            return Err(format!("accepts {req:?}, which starts at {start}, at offset {offset}"));
         }
         open.cursor = Some((offset, len.map(DataSize::bytes)));
         let open = self.responses.values().filter(|open| open.cursor.is_some()).filter_map(|open| open.source);
         let sources: BTreeSet<ByteSource> = open.map(|(source, _)| source).chain([source]).collect();
-        if sources.len() > 1 { Err(format!("open answers of {sources:?}")) } else { Ok(()) }
+        if sources.len() > 1 { Err(format!("open responses from different sources: {sources:?}")) } else { Ok(()) }
     }
 
     fn remove_conn(&mut self, conn: ConnId) {
@@ -256,12 +262,13 @@ impl ReferenceModel {
         self.responses.retain(|_, open| open.conn != conn);
     }
 
-    /// Whoever writes last owns the byte. What the reader has jumped over is nobody's.
+    /// Records the source of a range; the last writer wins. Bytes that the reader skipped are ignored.
     fn record_bytes(&mut self, span: ByteRange, source: ByteSource) {
         let span = ByteRange::new(span.start.max(self.wanted_from), span.end);
         if span.is_empty() {
             return;
         }
+        // Shorten a run that extends into the range, but keep its part behind the range.
         let preceding = self.sources.range(..span.start).next_back().map(|(start, run)| (*start, *run));
         if let Some((start, (end, source_before))) = preceding.filter(|(_, (end, _))| *end > span.start) {
             self.sources.insert(start, (span.start, source_before));
@@ -269,6 +276,7 @@ impl ReferenceModel {
                 self.sources.insert(span.end, (end, source_before));
             }
         }
+        // Remove the runs that start within the range, except for their parts behind it.
         let starts: Vec<u64> = self.sources.range(span.start..span.end).map(|(start, _)| *start).collect();
         for start in starts {
             if let Some((end, source_before)) = self.sources.remove(&start)
@@ -289,7 +297,7 @@ mod tests {
     const TWO: ByteSource = ByteSource::Version(1);
 
     #[test]
-    fn the_last_writer_owns_the_byte() {
+    fn the_last_writer_determines_the_source_of_a_byte() {
         let mut ledger = ReferenceModel::default();
         ledger.record_bytes(ByteRange::new(0, 100), ONE);
         ledger.record_bytes(ByteRange::new(40, 60), TWO);
@@ -301,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_a_hole_and_a_page_are_found() {
+    fn mixed_sources_gaps_and_portal_pages_are_detected() {
         let sizes = [DataSize::from_bytes(100)];
         let done = |runs: &[(u64, u64, ByteSource)]| {
             let mut ledger = ReferenceModel::default();

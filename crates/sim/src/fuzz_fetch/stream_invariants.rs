@@ -1,15 +1,13 @@
-//! What a stream promises its player, whatever the network does.
+//! Guarantees of a stream to its player, checked after every step of the driver.
 //!
-//! In: what the machine says and asks, and after each turn how everything stands. Out: the first broken promise.
+//! 1. When the stream is done, everything up to the last playable byte has been delivered.
+//! 2. While the player is buffering, no link is on standby. Exception: if metered bytes are to be saved, the first
+//!    frame may wait for [`METERED_START_WAIT`].
+//! 3. While the player is buffering and bytes could be requested, no honest link is idle for longer than
+//!    [`MAX_STARVATION`]. This holds for the Marline policy only: GreenBag leaves a slow link its subsegment as
+//!    long as its rules demand.
 //!
-//! 1. What is done was delivered, up to the last byte that can be played.
-//! 2. While the player waits, no link rests. Where metered bytes are to be few, the very first picture may be waited for
-//!    [`PATIENCE`] long.
-//! 3. While the player waits for bytes that may be asked for, no honest link has nothing to do for longer than
-//!    [`LONGEST_STARVING`]. GreenBag's rules leave a lagging link its subsegment for as long as they say, so this is
-//!    asked of Marline's alone.
-//!
-//! The ledger does not judge this: it knows bytes, and neither time nor players.
+//! The reference model cannot check this, because it knows only bytes, neither times nor players.
 
 use std::collections::BTreeSet;
 
@@ -22,28 +20,28 @@ use marline_core::units::{Duration, Instant};
 use super::fault_plan::LinkBehavior;
 use super::reference::ReferenceModel;
 
-/// See the [module](self).
+/// Observed state of one stream; see the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct StreamInvariants {
     policy: Policy,
     objective: Objective,
-    /// Since when the player waits, and no honest link is asked for anything although something is missing.
+    /// Since when the player is buffering and an honest link is idle although data is missing.
     starving_since: Option<Instant>,
-    /// Links that the machine rests because of what they said, and has not asked since.
+    /// Links that the machine has banned because of their responses and has not used since.
     banned_links: BTreeSet<LinkId>,
-    /// Everything comes as one answer, over one link.
+    /// The whole file comes as one response over one link.
     is_single_response: bool,
 }
 
-/// How everything stands after a turn.
+/// State after a step of the driver.
 pub(super) struct StreamSnapshot<'a> {
     pub(super) now: Instant,
     pub(super) stream: &'a Stream,
     pub(super) reference: &'a ReferenceModel,
     pub(super) links: &'a [LinkBehavior],
-    /// Links that have something to do.
+    /// Links with an open connection attempt or response.
     pub(super) busy_links: BTreeSet<usize>,
-    /// How it ended, if it did.
+    /// The result, if the download has ended.
     pub(super) result: Option<&'a Result<(), String>>,
 }
 
@@ -59,7 +57,7 @@ impl StreamInvariants {
         }
     }
 
-    /// The machine asks this link for something.
+    /// Records that the machine has sent a request on this link.
     pub(super) fn on_request(&mut self, link: LinkId) {
         self.banned_links.remove(&link);
     }
@@ -73,7 +71,7 @@ impl StreamInvariants {
         }
     }
 
-    /// Looks at the scene.
+    /// Checks all guarantees and returns the first violation.
     pub(super) fn check(&mut self, snapshot: &StreamSnapshot<'_>) -> Result<(), String> {
         let reference = snapshot.reference;
         if let Some(ended) = snapshot.result {
@@ -88,7 +86,7 @@ impl StreamInvariants {
         let player_waits =
             snapshot.stream.player().is_some_and(|player| self.must_not_buffer(player, snapshot.now));
         if let Some((link, _)) = links().find(|(_, id)| player_waits && snapshot.stream.is_standby(*id)) {
-            return Err(format!("the player waits and link {link} rests"));
+            return Err(format!("the player is buffering and link {link} is on standby"));
         }
         let idle = |(link, id): (usize, LinkId)| {
             snapshot.links[link].is_honest()
@@ -101,13 +99,13 @@ impl StreamInvariants {
         self.starving_since = self.starving_since.or(Some(snapshot.now)).filter(|_| is_starving);
         match self.starving_since {
             Some(since) if snapshot.now.since(since) > MAX_STARVATION => {
-                Err(format!("the player waits since {since}, and an honest link has nothing to do"))
+                Err(format!("the player has been buffering since {since}, and an honest link is idle"))
             }
             _ => Ok(()),
         }
     }
 
-    /// It waits, and everything must work to end that.
+    /// The player is buffering and all links should help to end that.
     fn must_not_buffer(&self, player: &Player, now: Instant) -> bool {
         let can_wait = self.objective == Objective::MeteredBytes
             && player.first_frame().is_none()
@@ -116,8 +114,9 @@ impl StreamInvariants {
     }
 }
 
-/// For so long an honest link may have nothing to do while the player waits for bytes: servers ask for pauses, and liars
-/// are found out.
+/// How long an honest link may be idle while the player is buffering: servers request pauses, and it takes time to
+/// detect broken links.
 const MAX_STARVATION: Duration = Duration::from_secs(12);
-/// So long the first picture may wait for links that cost nothing: what `--goal cost` promises.
+/// How long the first frame may wait for unmetered links when metered bytes are minimized (`--minimise
+/// metered-bytes`).
 const METERED_START_WAIT: Duration = Duration::from_secs(2);

@@ -1,33 +1,33 @@
-//! The machines that histories are made for.
+//! Machines that the random histories can test.
 //!
-//! A download and a stream differ in what they are made from, and in that a stream hears of its player. Everything that
-//! happens on the network is the same for both, so the driver asks only this of them.
+//! A download and a stream differ in their configuration, and a stream also gets inputs from a player. Everything
+//! on the network is the same for both, so the driver needs only the methods of [`Subject`].
 
 use marline_core::fetch::{self, Fetch};
 use marline_core::machine::Machine;
 use marline_core::stream::{self, PlayerInput, Stream};
 use marline_core::units::DataSize;
 
-/// A machine that somebody can drive who knows the download's words.
+/// A machine that a driver of downloads can run.
 pub trait Subject:
     Machine<Input: From<fetch::Input> + Clone, Output: Into<stream::Output> + Clone + PartialEq> + Sized
 {
-    /// What it is made from.
+    /// Configuration from which the machine is created, also at replay.
     type Config: Clone;
 
-    /// Makes it.
+    /// Creates a machine; equal configurations must give equal machines.
     fn make(config: &Self::Config) -> Self;
 
-    /// Where its download stands.
+    /// Progress of the download, by the machine's own accounting.
     fn status(&self) -> fetch::Status;
 
-    /// The word of a player; none: it knows of no player.
+    /// Wraps an input of a player; `None` if the machine has no player.
     fn player_input(input: PlayerInput) -> Option<Self::Input>;
 
-    /// The stream that it is, if it is one.
+    /// The machine as a stream, if it is one.
     fn stream(&self) -> Option<&Stream>;
 
-    /// Useful bytes, as it counts them.
+    /// Useful bytes by the machine's own count.
     fn useful_bytes(&self) -> DataSize {
         self.status().received
     }

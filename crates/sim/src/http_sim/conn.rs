@@ -1,12 +1,13 @@
-//! One connection of the client, with the server's end of it.
+//! One client connection together with the server's side of it.
 //!
-//! In: segments, the machine's orders. Out: segments, and the machine's inputs one by one.
+//! It exchanges segments with the link, executes the machine's requests, and produces the machine's inputs one by
+//! one.
 //!
-//! 1. Inputs are made when they are asked for ([`Conn::next_input`]), so that each sees what the machine ordered in
-//!    answer to the one before: after a close or a cancellation nothing is reported any more.
-//! 2. A body whose head the machine has not judged yet is kept back, not thrown away.
-//! 3. Bytes of one answer that became readable at one instant are one input.
-//! 4. An answer that brings more than was accepted breaks the protocol, and the connection with it.
+//! 1. Inputs are created on demand ([`Conn::next_input`]), so that each of them sees the outputs that the previous
+//!    one caused. After a close or a cancellation nothing more is reported.
+//! 2. A body whose head the machine has not accepted yet is withheld, not discarded.
+//! 3. Bytes of one response that become readable at the same instant form one input.
+//! 4. A response longer than accepted is a protocol error and closes the connection.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,11 +22,11 @@ use super::server::HttpServer;
 use super::server_conn::{SentRequest, ServerConn, ServerContext, TLS_CLIENT_HELLO};
 use crate::tcp::{Segment, Socket, TcpCloseReason, TcpConfig, TcpState};
 
-/// A connection.
+/// A client connection, with the server's side once the SYN has arrived there.
 #[derive(Debug)]
 pub(super) struct Conn {
     id: ConnId,
-    /// The link's place in the scene.
+    /// Index of the link in the scenario.
     pub(super) link: usize,
     protocol: Protocol,
     tls: Option<TlsHandshake>,
@@ -36,21 +37,21 @@ pub(super) struct Conn {
     bytes_written: u64,
     responses: BTreeMap<ReqId, OpenResponse>,
     is_connected: bool,
-    /// Nothing is reported any more.
+    /// The machine has closed the connection; nothing is reported any more.
     is_closed_by_machine: bool,
     has_protocol_error: bool,
     bytes_after_close: u64,
     next_sample: Option<Instant>,
 }
 
-/// How far the TLS handshake is.
+/// State of the TLS handshake at the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TlsHandshake {
     Pending,
     HelloSent,
 }
 
-/// An answer that has not ended.
+/// A response that has not ended yet.
 #[derive(Debug, Default)]
 struct OpenResponse {
     has_head: bool,
@@ -65,7 +66,7 @@ struct AcceptedBody {
 }
 
 impl Conn {
-    /// A connection over the scene's link number `link`; its SYN is ready to go.
+    /// Opens a connection over link number `link` of the scenario; its SYN is ready to be sent.
     pub(super) fn new(
         id: ConnId,
         link: usize,
@@ -93,7 +94,7 @@ impl Conn {
         }
     }
 
-    /// A segment reaches the client.
+    /// Processes a segment that has arrived at the client.
     pub(super) fn on_segment_at_client(&mut self, now: Instant, segment: &Segment) {
         if matches!(self.client.state(), TcpState::Closed(_)) {
             self.bytes_after_close += segment.seqs.len();
@@ -101,7 +102,7 @@ impl Conn {
         self.client.on_segment(now, segment);
     }
 
-    /// A segment reaches the server, which makes an end for the first one.
+    /// Processes a segment that has arrived at the server; a SYN creates the server's side.
     pub(super) fn on_segment_at_server(&mut self, now: Instant, segment: &Segment, config: TcpConfig) {
         match &mut self.server_conn {
             Some(peer) => peer.socket.on_segment(now, segment),
@@ -113,12 +114,12 @@ impl Conn {
         }
     }
 
-    /// Whether the server has an end of it.
+    /// Whether the server has accepted the connection.
     pub(super) const fn has_server_conn(&self) -> bool {
         self.server_conn.is_some()
     }
 
-    /// Lets both ends do what they can at `now`; `up` and `down` take what they send.
+    /// Runs both sides until nothing more can be done at `now`. `send` gets the outgoing segments.
     pub(super) fn run(
         &mut self,
         now: Instant,
@@ -151,13 +152,13 @@ impl Conn {
         }
     }
 
-    /// When [`Self::turn`] or [`Self::next_input`] is to be called although nothing arrives.
+    /// When [`Self::run`] or [`Self::next_input`] must be called even if nothing arrives.
     pub(super) fn next_event(&self, server: &HttpServer) -> Option<Instant> {
         let server_conn = self.server_conn.as_ref().and_then(|peer| peer.next_event(server));
         [self.client.timer(), server_conn, self.next_sample].into_iter().flatten().min()
     }
 
-    /// The machine asks for something.
+    /// Sends a request for the machine.
     pub(super) fn request(&mut self, now: Instant, req: ReqId, request: RequestRange, if_range: Option<Validator>) {
         self.write(REQUEST_BYTES);
         self.requests.push_back(SentRequest { stream_end: self.bytes_written, req, range: request, if_range });
@@ -165,26 +166,26 @@ impl Conn {
         self.next_sample.get_or_insert(now + SAMPLE_INTERVAL);
     }
 
-    /// The machine takes an answer. False: it is not one of this connection.
+    /// Accepts the body of a response. Returns false if it does not belong to this connection.
     pub(super) fn accept(&mut self, req: ReqId, offset: u64, remaining: Option<DataSize>) -> bool {
         let Some(response) = self.responses.get_mut(&req) else { return false };
         response.accepted = Some(AcceptedBody { offset, remaining });
         true
     }
 
-    /// The machine does not want an answer (any more). False: it is not one of this connection.
+    /// Drops a response that the machine does not want. Returns false if it does not belong to this connection.
     pub(super) fn cancel(&mut self, req: ReqId) -> bool {
         self.responses.remove(&req).is_some()
     }
 
-    /// The machine wants no more of it.
+    /// Closes the connection for the machine.
     pub(super) fn close(&mut self) {
         self.is_closed_by_machine = true;
         self.next_sample = None;
         self.client.abort();
     }
 
-    /// The next thing that the machine is to hear.
+    /// The next input for the machine, if there is one.
     pub(super) fn next_input(&mut self, now: Instant, file_check: &mut FileCheck) -> Option<Input> {
         if self.is_closed_by_machine {
             return None;
@@ -199,7 +200,7 @@ impl Conn {
         input.or_else(|| self.sample_input(now))
     }
 
-    /// Whether it can be forgotten.
+    /// Whether both sides are closed and the connection can be removed.
     pub(super) fn is_over(&self) -> bool {
         let is_closed = |socket: &Socket| matches!(socket.state(), TcpState::Closed(_));
         self.is_closed_by_machine
@@ -236,7 +237,7 @@ impl Conn {
         Some(Input::Connected { conn: self.id, protocol: self.protocol, handshake_rtt: handshake, peer: None })
     }
 
-    /// Something that was kept back and may go now.
+    /// An input from withheld pieces whose response has been accepted meanwhile.
     fn released_input(&mut self, file_check: &mut FileCheck) -> Option<Input> {
         loop {
             let mut accepted = self.responses.values_mut().filter(|response| response.accepted.is_some());
@@ -247,7 +248,7 @@ impl Conn {
         }
     }
 
-    /// Something new.
+    /// An input from newly arrived data.
     fn arrived_input(&mut self, file_check: &mut FileCheck) -> Option<Input> {
         loop {
             if self.has_protocol_error {
@@ -332,35 +333,35 @@ impl Conn {
     }
 }
 
-/// What goes onto the link.
+/// A segment to be sent, with its direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OutgoingSegment {
     Up(Segment),
     Down(Segment),
 }
 
-/// A failure of this kind, in the simulation's words.
+/// An error of this kind with the simulator's text.
 pub(super) fn conn_error(kind: ConnErrorKind) -> ConnError {
     let text = match kind {
         ConnErrorKind::CleanClose => "the server closed the connection",
-        ConnErrorKind::Truncated => "the connection ended in the middle of an answer",
+        ConnErrorKind::Truncated => "the connection ended in the middle of a response",
         ConnErrorKind::Reset => "connection reset",
         ConnErrorKind::Refused => "connection refused",
-        ConnErrorKind::Unreachable => "no route",
+        ConnErrorKind::Unreachable => "no route to host",
         ConnErrorKind::TimedOut => "timed out",
         ConnErrorKind::Dns => "no such name",
         ConnErrorKind::Tls => "TLS handshake failed",
-        ConnErrorKind::Protocol => "more than the answer's length",
+        ConnErrorKind::Protocol => "body longer than announced",
         ConnErrorKind::Http1Required => "HTTP/1.1 required",
         ConnErrorKind::StreamRefused => "stream refused",
-        ConnErrorKind::ClosedLocally => "closed here",
+        ConnErrorKind::ClosedLocally => "closed locally",
         ConnErrorKind::Forbidden => "forbidden",
-        ConnErrorKind::OwnListener => "our own listener",
+        ConnErrorKind::OwnListener => "the address is marline's own listener",
     };
     ConnError { kind, text: text.to_string() }
 }
 
-/// A request's head with Range and If-Range.
+/// Bytes of a request head with Range and If-Range.
 const REQUEST_BYTES: u64 = 200;
-/// How often TCP_INFO is read while answers are outstanding.
+/// Interval of reading TCP_INFO while responses are outstanding.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);

@@ -1,24 +1,22 @@
-//! Is what the client has put together one file?
+//! Checks that the client has assembled one file from one version.
 //!
-//! In: bytes of an edition of the server's file, and where the client put them. Out: whether all of them came from
-//! one edition and lie where they belong.
-//!
-//! Contents are not kept: a byte is known by its edition and its place there.
+//! It records which bytes of which version of the server's file the client has stored where. Contents are not
+//! stored: a byte is identified by its version and its offset.
 
 use marline_core::fetch::{ByteRange, RangeSet};
 use marline_core::units::DataSize;
 
-/// The client's file.
+/// What the client has stored, by version and offset.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileCheck {
-    /// What is in place, for each edition.
+    /// Ranges stored at the right offset, for each version.
     versions: Vec<RangeSet>,
-    /// Bytes of a page that is no file's, or of another place of the file.
+    /// Bytes of other pages, or stored at a wrong offset.
     misplaced: DataSize,
 }
 
 impl FileCheck {
-    /// The client puts `from` of this edition at `at`.
+    /// The client stores `range` of this version at offset `at`.
     pub(super) fn record(&mut self, version: Option<usize>, range: ByteRange, at: u64) {
         match version {
             Some(edition) if range.start == at => {
@@ -31,17 +29,18 @@ impl FileCheck {
         }
     }
 
-    /// The client throws everything away.
+    /// The client discards everything, as after a change of the file.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Different bytes in place.
+    /// Number of distinct bytes stored at the right offset.
     pub(super) fn covered(&self) -> DataSize {
         self.versions.iter().map(RangeSet::len).sum()
     }
 
-    /// The edition that the file is, if it is one: every byte from it, every byte there. `sizes` are the editions'.
+    /// The version that the file is, if it consists of all bytes of one version and nothing else. `sizes` has the
+    /// size of each version.
     pub(super) fn complete_version(&self, sizes: impl IntoIterator<Item = DataSize>) -> Option<usize> {
         let covered = self.covered();
         let bytes_of = |edition: usize| self.versions.get(edition).map_or(DataSize::ZERO, RangeSet::len);
@@ -58,7 +57,7 @@ mod tests {
     const SIZES: [DataSize; 2] = [DataSize::from_bytes(10), DataSize::from_bytes(12)];
 
     #[test]
-    fn a_mixture_is_no_file() {
+    fn bytes_of_two_versions_are_no_file() {
         let mut store = FileCheck::default();
         store.record(Some(0), ByteRange::new(0, 5), 0);
         assert_eq!(store.complete_version(SIZES), None);
@@ -69,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_at_another_place_are_no_file() {
+    fn bytes_at_a_wrong_offset_are_no_file() {
         let mut store = FileCheck::default();
         store.record(Some(0), ByteRange::new(0, 10), 0);
         store.record(Some(0), ByteRange::new(3, 4), 4);

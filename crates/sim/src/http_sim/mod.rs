@@ -1,17 +1,18 @@
-//! A client, its links and a server in virtual time, with a real machine in the client, and a player if one is given.
+//! HTTP simulator: a client with its links and a server in virtual time, driven by a real machine, optionally with
+//! a player.
 //!
-//! In: a [`Scene`] and a machine. Out: an [`Outcome`].
+//! [`HttpSim`] runs an [`HttpScenario`] with a machine and returns an [`HttpOutcome`].
 //!
-//! 1. The world is a driver like the pump in `download`: it keeps the rules of [`marline_core::machine`], carries out what
-//!    the machine asks for, and reports what happens, one input at a time.
-//! 2. Everything happens at its own instant, to the nanosecond, and costs the client no time: what is measured is the
-//!    network and the machine's decisions.
-//! 3. At one instant, in this order: events of the scene, packets that arrive, timers, what the machine is to hear
+//! 1. The simulator is a driver like that of the crate `download`: it keeps the rules of [`marline_core::machine`],
+//!    executes the machine's outputs, and reports events, one input at a time.
+//! 2. Every event has its own instant, to the nanosecond, and takes no processing time. So the result shows the
+//!    network and the machine's decisions only.
+//! 3. The order at one instant: events of the scenario, arriving packets, timers, inputs for the machine
 //!    (connections in the order in which they were opened), the machine's own deadline.
-//! 4. Equal scenes give equal outcomes, to the last input.
+//! 4. Equal scenarios give equal outcomes, to the last input.
 //!
-//! An event queue was not used: there are few links and connections, each knows when it has something to do, and the
-//! earliest of a handful of times is found faster than a heap is kept in order.
+//! There is no event queue: there are few links and connections, and each knows its next event. Finding the minimum
+//! of a handful of times is cheaper than maintaining a heap.
 
 mod conn;
 mod file_check;
@@ -43,7 +44,7 @@ use player::SimPlayer;
 pub use scenario::{ClientLink, HttpScenario, PresenceChange};
 pub use server::{AvailableFrom, Fault, FaultKind, FileVersion, HttpServer};
 
-/// A running world.
+/// A running simulation of one scenario with one machine.
 #[derive(Debug)]
 pub struct HttpSim<M> {
     machine: M,
@@ -53,7 +54,7 @@ pub struct HttpSim<M> {
     presence_changes: Vec<PresenceChange>,
     conns: BTreeMap<u32, Conn>,
     request_conns: BTreeMap<ReqId, u32>,
-    /// Connections that may have something to say.
+    /// Connections that may have inputs for the machine.
     changed_conns: BTreeSet<u32>,
     served_bytes: DataSize,
     file_check: FileCheck,
@@ -62,7 +63,7 @@ pub struct HttpSim<M> {
     outcome: HttpOutcome,
 }
 
-/// A link and what its connections are made with.
+/// A link with the TCP configuration of its connections.
 #[derive(Debug)]
 struct ScenarioLink {
     link: Link<Segment>,
@@ -76,23 +77,23 @@ where
     M::Input: From<Input>,
     M::Output: Into<MachineOutput>,
 {
-    /// A world at time zero.
+    /// A simulation at time zero.
     ///
     /// # Panics
-    /// When an event or a presence names a link that the scene does not have, or a trace was not loaded.
+    /// If an event or a presence change names a link that is not in the scenario, or a trace was not loaded.
     pub fn new(scenario: HttpScenario, machine: M) -> Self {
         let link_index = |name: &str| scenario.links.iter().position(|link| link.spec.name == name);
         let mut links: Vec<ScenarioLink> =
             scenario.links.iter().map(|client| ScenarioLink::new(client, &scenario)).collect();
         for event in &scenario.events {
-            let Some(index) = link_index(&event.link) else { panic!("{event}: the scene has no such link") };
+            let Some(index) = link_index(&event.link) else { panic!("{event}: the scenario has no such link") };
             links[index].link.schedule(Instant::ZERO + event.at, event.change);
         }
         let mut presence = scenario.presence_changes.clone();
         presence.sort_by_key(|presence| std::cmp::Reverse(presence.at));
         assert!(
             presence.iter().all(|presence| link_index(&presence.link).is_some()),
-            "presence of an unknown link"
+            "presence change of a link that is not in the scenario"
         );
         let names = scenario.links.iter().map(|link| link.spec.name.clone());
         let outcome = HttpOutcome {
@@ -116,20 +117,20 @@ where
         }
     }
 
-    /// Somebody watches what the machine delivers; the world then goes on until the video is over.
+    /// Adds a player for what the machine delivers; the simulation then continues until the end of the video.
     #[must_use]
     pub fn with_player(mut self, player: Player) -> Self {
         self.player = Some(SimPlayer::new(player));
         self
     }
 
-    /// Lets the world go until the machine is done or has failed, nothing can happen any more, or `limit` is over.
+    /// Runs until the machine is done or has failed, nothing can happen any more, or `limit` has passed.
     pub fn run(mut self, limit: Duration) -> HttpOutcome {
         self.run_until(limit);
         self.into_outcome().0
     }
 
-    /// As [`Self::run`], and gives the machine back.
+    /// Like [`Self::run`], and returns the machine as well.
     pub fn run_and_return_machine(mut self, limit: Duration) -> (HttpOutcome, M) {
         self.run_until(limit);
         self.into_outcome()
@@ -146,8 +147,9 @@ where
         while !self.is_over() || self.player.as_ref().is_some_and(|viewer| !viewer.is_over()) {
             self.step();
             let Some(next) = self.next_event().filter(|next| *next <= end) else { return };
+            // A few steps at one instant are normal; an endless number is an error of the simulator or the machine.
             stuck_steps = if next > self.now { 0 } else { stuck_steps + 1 };
-            assert!(stuck_steps < MAX_STEPS_PER_INSTANT, "at {next} the world stands still");
+            assert!(stuck_steps < MAX_STEPS_PER_INSTANT, "the simulation makes no progress at {next}");
             self.now = next.max(self.now);
         }
     }
@@ -236,7 +238,7 @@ where
         self.changed_conns.insert(flow);
     }
 
-    /// Tells the machine everything that can be told now.
+    /// Passes all pending inputs to the machine.
     fn report_inputs(&mut self) {
         while let Some(flow) = self.changed_conns.pop_first() {
             while !self.is_over()
@@ -265,10 +267,10 @@ where
                 _ => return,
             }
         }
-        panic!("at {} the machine wants to be woken again and again: {:?}", self.now, self.machine.deadline());
+        panic!("the machine sets overdue deadlines again and again at {}: {:?}", self.now, self.machine.deadline());
     }
 
-    /// Lets the player play and read, and tells the machine what it has read.
+    /// Lets the player play and read, and reports to the machine what it has read.
     fn run_player(&mut self) {
         let Some(viewer) = &mut self.player else { return };
         viewer.read(self.now);
@@ -335,7 +337,7 @@ where
             Output::AcceptBody { req, offset: at, len, .. } => {
                 self.update_response(req, |conn| conn.accept(req, at, len))
             }
-            // A world has one source, whose bytes need no digest.
+            // The simulation has one source, whose bytes need no verification.
             Output::Verify { .. } => {}
             Output::Cancel { req } => self.update_response(req, |conn| conn.cancel(req)),
             Output::Close { conn } => {
@@ -387,14 +389,14 @@ impl ScenarioLink {
     }
 }
 
-/// A link's place in the scene is its name in the machine.
+/// The machine identifies a link by its index in the scenario.
 fn link_id(link: usize) -> LinkId {
     LinkId(u16::try_from(link).unwrap_or(u16::MAX))
 }
 
-/// Turns at one instant before something is wrong with the world.
+/// Steps at one instant after which the simulator itself must be broken.
 const MAX_STEPS_PER_INSTANT: u32 = 10_000;
-/// Wakings at one instant before something is wrong with the machine.
+/// Ticks at one instant after which the machine must be broken.
 const MAX_TICKS_PER_INSTANT: u32 = 100;
 
 #[cfg(test)]

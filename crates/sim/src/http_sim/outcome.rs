@@ -1,62 +1,62 @@
-//! What came of it.
+//! Outcome of a simulated download.
 
 use marline_core::fetch::{Failure, Notice};
 use marline_core::units::{DataSize, Duration};
 
 use super::PlaybackOutcome;
 
-/// The end of a run.
+/// Result of a run; all times count from its start.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOutcome {
-    /// When the machine said that everything is there; none: it did not.
+    /// When the machine reported `Done`, if it did.
     pub finished_at: Option<Duration>,
-    /// Why the machine gave up, and when.
+    /// Why and when the machine gave up.
     pub failed: Option<(Failure, Duration)>,
-    /// The edition of the server's file that the client has, complete and unmixed; none: it has no such file.
+    /// The version that the client has, complete and unmixed; `None` if it has no such file.
     pub version: Option<usize>,
-    /// Different bytes of the file in place.
+    /// Distinct bytes stored at their offsets.
     pub covered: DataSize,
-    /// Body bytes that reached the client and were not needed.
+    /// Body bytes that reached the client but were not needed.
     pub wasted: DataSize,
-    /// Between the last useful bytes of the link that ends first and the one that ends last.
+    /// Time between the last useful bytes of the first and of the last link to finish.
     pub link_delta: Duration,
-    /// Each link, in the scene's order.
+    /// The part of each link, in the order of the scenario.
     pub links: Vec<HttpLinkOutcome>,
-    /// What the user was told, and when.
+    /// Notices for the user, with their times.
     pub notices: Vec<(Duration, Notice)>,
-    /// Inputs that the machine was given.
+    /// Number of inputs passed to the machine.
     pub inputs: u64,
-    /// How it was to watch; none: nobody watched.
+    /// Playback result, if there was a player.
     pub playback: Option<PlaybackOutcome>,
 }
 
 impl HttpOutcome {
-    /// Whether the machine said that it is done and the file is whole.
+    /// Whether the machine reported `Done` and the file is complete.
     pub fn is_complete(&self) -> bool {
         self.finished_at.is_some() && self.version.is_some()
     }
 }
 
-/// One link's part in it.
+/// One link's part in a download.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpLinkOutcome {
-    /// Its name.
+    /// Name of the link in the scenario.
     pub name: String,
-    /// Body bytes that were put in place, those among them that were there already included.
+    /// Body bytes stored, including bytes that had already arrived over another link.
     pub body_bytes: DataSize,
-    /// Requests sent.
+    /// Number of requests sent, including repeated ones.
     pub requests: u32,
-    /// Connections tried.
+    /// Number of connection attempts, successful or not.
     pub connections: u32,
-    /// When its first body byte was put in place.
+    /// When the first body byte was stored.
     pub first_byte: Option<Duration>,
-    /// When its last body byte was put in place.
+    /// When the last body byte was stored.
     pub last_byte: Option<Duration>,
-    /// Bytes put in place in each [`SLICE`] since the start.
+    /// Bytes stored in each [`TIMELINE_STEP`] since the start.
     pub timeline: Vec<DataSize>,
 }
 
-/// The grain of [`LinkOutcome::timeline`].
+/// Length of one slot of [`HttpLinkOutcome::timeline`].
 pub const TIMELINE_STEP: Duration = Duration::from_millis(100);
 
 impl HttpLinkOutcome {
@@ -72,7 +72,7 @@ impl HttpLinkOutcome {
     }
 }
 
-/// Between the first and the last of the links' last bytes.
+/// Time between the earliest and the latest of the links' last bytes.
 pub(super) fn link_delta(links: &[HttpLinkOutcome]) -> Duration {
     let last_bytes = || links.iter().filter_map(|link| link.last_byte);
     match (last_bytes().min(), last_bytes().max()) {

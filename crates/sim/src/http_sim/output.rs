@@ -1,15 +1,15 @@
-//! What a machine asks of the world, whichever machine it is.
+//! Output of a machine as the simulator understands it, for all kinds of machines.
 
 use marline_core::{fetch, stream};
 
-/// An output, as the world understands it.
+/// An output, reduced to what the simulator executes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MachineOutput {
-    /// Something on the network.
+    /// A command of the download.
     Fetch(fetch::Output),
-    /// The player may read everything before this offset.
+    /// The player may read all bytes before this offset.
     Deliver(u64),
-    /// Said for reports.
+    /// An output for reports only, which the simulator ignores.
     Ignored,
 }
 

@@ -1,28 +1,27 @@
-//! Somebody who watches what the machine delivers: an emulated player.
+//! Emulated player that watches what the machine delivers.
 //!
-//! In: how far the machine lets it read. Out: how far it has read, and at the end how it was ([`Viewing`]).
-//!
-//! It reads everything at once that it is given and wants; between the machine and the player lies no network.
+//! It immediately reads everything that is readable and that its buffer takes, because there is no network between
+//! machine and player. At the end it returns a [`PlaybackOutcome`].
 
 use marline_core::playback::{Player, PlayerState};
 use marline_core::units::{Duration, Instant};
 
-/// How it was to watch.
+/// Quality of one playback, with the symbols of GreenBag.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PlaybackOutcome {
-    /// P; none: the end was not reached.
+    /// P: total playback time, if the end was reached.
     pub playback_time: Option<Duration>,
-    /// When the first picture was shown.
+    /// When the first frame was shown.
     pub first_frame: Option<Duration>,
-    /// I: all time spent waiting, the first wait included.
+    /// I: total time of buffering, including the initial one.
     pub buffering_time: Duration,
-    /// How often it ran dry after the start.
+    /// Number of interruptions after the start.
     pub stalls: u32,
-    /// Each wait that ended, the first one included: when it ended and how long it was.
+    /// Each finished period of buffering, including the initial one: its end and its length.
     pub buffering_periods: Vec<(Duration, Duration)>,
 }
 
-/// The player, and what it may read.
+/// The player with its read position.
 #[derive(Debug)]
 pub(super) struct SimPlayer {
     player: Player,
@@ -36,13 +35,13 @@ impl SimPlayer {
         Self { player, readable_end: 0, reported_end: 0, buffering_periods: Vec::new() }
     }
 
-    /// Everything before `upto` may be read.
+    /// Makes all bytes before `upto` readable.
     pub(super) fn set_readable_end(&mut self, now: Instant, upto: u64) {
         self.readable_end = self.readable_end.max(upto);
         self.read(now);
     }
 
-    /// Time has reached `now`: plays, and reads what it wants.
+    /// Advances playback to `now` and reads what the buffer takes.
     pub(super) fn read(&mut self, now: Instant) {
         self.player.advance(now);
         let before = self.player.state();
@@ -54,7 +53,7 @@ impl SimPlayer {
         }
     }
 
-    /// How far it has read, if that is news.
+    /// End of the bytes read, if it has changed since the last call.
     pub(super) fn unreported_end(&mut self) -> Option<u64> {
         let read_end = self.player.arrived();
         (read_end > self.reported_end).then(|| {
@@ -63,12 +62,12 @@ impl SimPlayer {
         })
     }
 
-    /// When something happens although nothing is delivered.
+    /// When the player's state changes without new data.
     pub(super) fn next_event(&self) -> Option<Instant> {
         self.player.next_change()
     }
 
-    /// Whether nothing happens any more without new bytes.
+    /// Whether nothing can happen without new data.
     pub(super) fn is_over(&self) -> bool {
         self.player.next_change().is_none()
     }

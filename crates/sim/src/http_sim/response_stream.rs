@@ -1,17 +1,16 @@
-//! What do the bytes of a connection's answering stream mean?
+//! Meaning of the bytes in a connection's response stream.
 //!
-//! In: what the server writes, piece by piece. Out: the same pieces, as far as the stream has arrived at the client.
-//!
-//! TCP here carries counts only; this is the text that the counts stand for, seen by both ends.
+//! The simulated TCP carries only byte counts. This module keeps the pieces that the server writes, and returns
+//! them to the client as the bytes arrive.
 
 use std::collections::VecDeque;
 
 use marline_core::fetch::{ByteRange, ReqId, ResponseHead};
 
-/// The stream from the server.
+/// The stream from the server to the client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseStream {
-    /// What was written and not yet read, each with the stream's offset behind it.
+    /// Pieces written and not yet read, each with the stream offset at its end.
     pieces: VecDeque<(u64, StreamPiece)>,
     bytes_written: u64,
     bytes_read: u64,
@@ -23,18 +22,18 @@ pub(super) struct ResponseStream {
 pub(super) enum StreamPiece {
     /// The server's part of a TLS handshake.
     Handshake,
-    /// The head of an answer.
+    /// Head of a response.
     Head(ReqId, Box<ResponseHead>),
-    /// Some of its body: these bytes of that edition.
+    /// Part of a body: a range of a version of the file.
     Body(ReqId, Option<usize>, ByteRange),
-    /// The answer is complete.
+    /// The response is complete.
     End(ReqId),
-    /// The answer will never be complete.
+    /// The response was aborted and will never be complete.
     Abort(ReqId),
 }
 
 impl ResponseStream {
-    /// The server writes a piece of `len` bytes.
+    /// The server writes a piece of `len` bytes; adjacent parts of one body are merged.
     pub(super) fn write(&mut self, piece: StreamPiece, len: u64) {
         self.bytes_written += len;
         if let (StreamPiece::Body(req, version, added), Some((end, StreamPiece::Body(last, last_version, span)))) =
@@ -48,7 +47,7 @@ impl ResponseStream {
         self.pieces.push_back((self.bytes_written, piece));
     }
 
-    /// The next piece, if the stream is complete up to `complete`; of a body as much as there is.
+    /// The next piece, if `received` bytes of the stream have arrived; of a body, the part that has arrived.
     pub(super) fn read(&mut self, received: u64) -> Option<StreamPiece> {
         let (end, piece) = self.pieces.front_mut()?;
         if let StreamPiece::Body(req, version, span) = piece
@@ -72,12 +71,12 @@ impl ResponseStream {
         Some(piece)
     }
 
-    /// Bytes read that were no body.
+    /// Bytes read that were not body.
     pub(super) const fn overhead(&self) -> u64 {
         self.overhead_bytes
     }
 
-    /// Whether everything was read.
+    /// Whether the client has read everything.
     pub(super) fn is_drained(&self) -> bool {
         self.pieces.is_empty()
     }

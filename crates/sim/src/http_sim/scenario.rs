@@ -1,7 +1,7 @@
-//! What a world is made of, as plain data.
+//! Scenario of the HTTP simulator, as plain data.
 //!
-//! In: links as they are written, what happens to them, a server. Out: everything that a [`World`](super::World) needs
-//! beside the machine; equal scenes with equal machines give equal outcomes.
+//! It has everything that an [`HttpSim`](super::HttpSim) needs except the machine: links with their events, and a
+//! server. Equal scenarios with equal machines give equal outcomes.
 
 use marline_core::fetch::Protocol;
 use marline_core::link::LinkProfile;
@@ -11,31 +11,31 @@ use super::server::HttpServer;
 use crate::spec::{LinkEvent, LinkSpec};
 use crate::tcp::{Algorithm, TcpConfig};
 
-/// A download's surroundings.
+/// Everything around the machine in a simulated download.
 #[derive(Clone, Debug)]
 pub struct HttpScenario {
-    /// The client's links, in the order in which it hears of them.
+    /// The client's links, in the order in which they are reported to the machine.
     pub links: Vec<ClientLink>,
-    /// What happens to the links' packets, by name and time.
+    /// Changes of the links at given times, by name of the link.
     pub events: Vec<LinkEvent>,
-    /// What happens to the client's interfaces.
+    /// Interfaces that appear or disappear.
     pub presence_changes: Vec<PresenceChange>,
-    /// The other end.
+    /// The origin server, with its file and its faults.
     pub server: HttpServer,
-    /// How requests share a connection.
+    /// HTTP version: responses in sequence or interleaved on a connection.
     pub protocol: Protocol,
-    /// Whether a TLS handshake comes first: one more round trip and its bytes.
+    /// Whether connections start with a TLS handshake: one more RTT and its bytes.
     pub uses_tls: bool,
-    /// The congestion control of both ends.
+    /// Congestion control of client and server.
     pub algorithm: Algorithm,
-    /// The receive window of both ends.
+    /// Receive window of client and server.
     pub receive_window: DataSize,
-    /// Where the links' randomness comes from.
+    /// Seed of the links' random numbers.
     pub seed: u64,
 }
 
 impl HttpScenario {
-    /// A server with `size` bytes behind these links; nothing happens to anyone. HTTP/1.1, no TLS, CUBIC.
+    /// A server with a file of `size` bytes behind these links, without any events. HTTP/1.1, no TLS, CUBIC.
     pub fn new(size: DataSize, links: impl IntoIterator<Item = LinkSpec>) -> Self {
         Self {
             links: links.into_iter().map(ClientLink::new).collect(),
@@ -51,32 +51,32 @@ impl HttpScenario {
     }
 }
 
-/// A link at the client.
+/// A link of the client.
 #[derive(Clone, Debug)]
 pub struct ClientLink {
-    /// The link itself.
+    /// Properties of the link itself.
     pub spec: LinkSpec,
-    /// What the client knows of it.
+    /// What the client's machine knows about it.
     pub profile: LinkProfile,
-    /// Whether the interface is there at the start.
+    /// Whether the interface is present at the start.
     pub is_present: bool,
 }
 
 impl ClientLink {
-    /// An unmetered link that is there from the start.
+    /// An unmetered link that is present from the start.
     pub fn new(spec: LinkSpec) -> Self {
         let profile = LinkProfile::new(&spec.name, spec.kind);
         Self { spec, profile, is_present: true }
     }
 }
 
-/// An interface comes or goes, and the system says so. Its packets vanish while it is gone.
+/// An interface appears or disappears, and the machine is notified. While it is absent, its packets are lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PresenceChange {
-    /// Since the start.
+    /// Time since the start.
     pub at: Duration,
-    /// The link's name.
+    /// Name of the link.
     pub link: String,
-    /// Whether it is there from now on.
+    /// Whether it is present from then on.
     pub is_present: bool,
 }

@@ -1,14 +1,14 @@
-//! What would a web server answer?
+//! Model of a web server: the response to each request, and the faults to inject.
 //!
-//! In: a request, the link that it came over, the time. Out: a head, a body by its place in the file, and what goes
-//! wrong with it.
+//! For a request, the link it arrived on and the time, [`HttpServer`] returns a head, a body as a range of the
+//! file, and how the body ends early.
 //!
-//! 1. Ranges and preconditions by RFC 9110 §13.1.5 and §14: 206, 200, 416.
-//! 2. A file has editions; the one that is current when an answer begins is served to its end, as a server does that
-//!    holds the file open.
-//! 3. Faults are a list of plain values; the first one that applies to a request is taken.
+//! 1. Ranges and preconditions follow RFC 9110 §13.1.5 and §14: 206, 200, 416.
+//! 2. A file has versions. A response is served to its end from the version that was current when it began, as by a
+//!    server that keeps the file open.
+//! 3. Faults are a list of plain values; the first one that applies to a request is used.
 //!
-//! A real server on loopback was not used: it knows neither virtual time nor how to misbehave on demand.
+//! A real server on loopback does not work here: it has no virtual time and cannot misbehave on demand.
 
 use marline_core::fetch::{ByteRange, ContentRange, RequestRange, ResponseHead, Validator};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
@@ -16,64 +16,64 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 /// A server with one resource.
 #[derive(Clone, Debug)]
 pub struct HttpServer {
-    /// The file, first edition first. Never empty.
+    /// Versions of the file, in order of time. Never empty.
     pub versions: Vec<FileVersion>,
-    /// Whether ranges are served.
+    /// Whether it supports range requests.
     pub supports_ranges: bool,
-    /// Whether answers say how long they are.
+    /// Whether responses announce their length.
     pub sends_content_length: bool,
-    /// How many answers a connection carries before the server closes it.
+    /// Responses per connection before the server closes it; `None` without a limit.
     pub keepalive_requests: Option<u32>,
-    /// The most that one connection carries.
+    /// Maximum rate of one connection.
     pub per_connection_rate: Option<Bitrate>,
-    /// From a request to the first byte of its answer.
+    /// Time from a request to the first byte of its response.
     pub response_delay: Duration,
-    /// What goes wrong.
+    /// Faults to inject; the first one that applies to a request is used.
     pub faults: Vec<Fault>,
 }
 
-/// The file, from some moment on.
+/// A version of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileVersion {
-    /// Since when.
+    /// When it replaces the previous version.
     pub available: AvailableFrom,
-    /// How long it is.
+    /// Length of the file in this version.
     pub size: DataSize,
-    /// Its validator.
+    /// ETag or modification date, if the server sends one.
     pub validator: Option<Validator>,
 }
 
-/// When an edition comes out.
+/// When a version becomes current.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AvailableFrom {
-    /// So long after the start.
+    /// This long after the start.
     Time(Duration),
-    /// When so many body bytes have been served in all.
+    /// When this many body bytes have been served in total.
     Served(DataSize),
 }
 
-/// Something that goes wrong.
+/// A fault of the server or of the network path to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// On this link only, by its place in the scene; none: on all.
+    /// Index of the only link affected; `None` for all links.
     pub link: Option<usize>,
-    /// Not before.
+    /// Start of the period in which it occurs, since the start of the run.
     pub from: Duration,
-    /// Not after; none: for ever.
+    /// End of the period; `None` if it never ends.
     pub until: Option<Duration>,
-    /// How often; none: always.
+    /// Remaining occurrences; `None` if unlimited.
     pub times: Option<u32>,
-    /// What.
+    /// What happens to the request or connection.
     pub kind: FaultKind,
 }
 
 impl Fault {
-    /// Always and on all links.
+    /// A fault that affects every request on all links.
     pub const fn always(what: FaultKind) -> Self {
         Self { link: None, from: Duration::ZERO, until: None, times: None, kind: what }
     }
 
-    /// So often.
+    /// Limits the number of occurrences.
     #[must_use]
     pub const fn times(self, times: u32) -> Self {
         Self { times: Some(times), ..self }
@@ -88,28 +88,28 @@ impl Fault {
     }
 }
 
-/// Sorts of trouble.
+/// What a fault does to a connection or to the body of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
-    /// Connections are refused.
+    /// New connections are refused with an RST.
     RefuseConnection,
-    /// An error status, with Retry-After if it says so.
+    /// An error status, with Retry-After if given.
     Status(u16, Option<Duration>),
-    /// A captive portal: 200 with a page of this length instead of the answer.
+    /// A captive portal: status 200 with a page of this length instead of the response.
     Portal(DataSize),
-    /// The connection ends after so many bytes of the body, as if that were all.
+    /// The connection is closed after this much of the body, as if it were complete.
     Truncate(DataSize),
-    /// The connection is reset after so many bytes of the body.
+    /// The connection is reset after this much of the body.
     Reset(DataSize),
-    /// The answer stops after so many bytes of the body, and nothing more comes on the connection.
+    /// The response stalls after this much of the body, and nothing more comes on the connection.
     Stall(DataSize),
-    /// The answer is broken off after so many bytes of the body; with HTTP/1.1 that is a reset.
+    /// The response is aborted after this much of the body; with HTTP/1.1 by a reset of the connection.
     Abort(DataSize),
-    /// So many bytes more than the answer's head says.
+    /// The body is longer by this much than the head announces.
     Excess(DataSize),
 }
 
-/// What the server has to say to one request.
+/// Response to one request, with the fault that ends it early.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ServerResponse {
     pub(crate) head: ResponseHead,
@@ -117,28 +117,28 @@ pub(crate) struct ServerResponse {
     pub(crate) fault: Option<BodyFault>,
 }
 
-/// Bytes of an edition.
+/// A range of a version of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ResponseBody {
-    /// Which edition; `None`: a page that belongs to no file.
+    /// Index of the version; `None` for a page that is not the file.
     pub(crate) version: Option<usize>,
-    /// Which bytes.
+    /// Bytes of the version that the body consists of.
     pub(crate) span: ByteRange,
 }
 
-/// How an answer ends too early.
+/// How the connection or response ends after this body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BodyFault {
     Truncated,
     Reset,
     Stalled,
-    /// As HTTP allows, after a complete answer.
+    /// A regular close after a complete response.
     CloseAfter,
     Aborted,
 }
 
 impl HttpServer {
-    /// A well-behaved server: one edition of this size with a strong ETag, ranges, endless keep-alive, no delay.
+    /// A well-behaved server: one version of this size with a strong ETag, ranges, unlimited keep-alive, no delay.
     pub fn new(size: DataSize) -> Self {
         let validator = Some(Validator::Etag("\"1\"".to_string()));
         Self {
@@ -157,8 +157,7 @@ impl HttpServer {
         self.take_fault(link, now, |what| what == FaultKind::RefuseConnection).is_some()
     }
 
-    /// The answer to a request; `served` counts the body bytes of all answers so far, `last` says that the connection
-    /// carries no further one.
+    /// The response to a request; `served_bytes` is the number of body bytes of all responses so far.
     pub(crate) fn respond(
         &mut self,
         link: usize,
@@ -264,7 +263,7 @@ impl HttpServer {
     }
 }
 
-/// What a request asks.
+/// What the server uses of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerRequest<'a> {
     pub(crate) range: RequestRange,
@@ -281,7 +280,7 @@ impl ServerResponse {
     }
 }
 
-/// Bytes of an error's page.
+/// Bytes of an error page.
 const ERROR_PAGE: u64 = 150;
 
 #[cfg(test)]
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_end_where_the_file_ends() {
+    fn ranges_are_limited_to_the_file() {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
         let cut = answer(&mut server, ask(RequestRange::Bounded(ByteRange::new(90, 200))));
         assert_eq!((cut.head.status, cut.body.span), (206, ByteRange::new(90, 100)));
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn another_validator_gets_the_whole() {
+    fn a_failed_if_range_gets_the_whole_file() {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
         let old = Validator::Etag("\"0\"".to_string());
         let asking = ServerRequest { if_range: Some(&old), ..ask(RequestRange::From(50)) };
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_used_up() {
+    fn a_fault_occurs_the_given_number_of_times() {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
         server.faults = vec![Fault::always(FaultKind::Status(503, None)).times(1)];
         assert_eq!(answer(&mut server, ask(RequestRange::Full)).head.status, 503);
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_edition_comes_out_when_enough_was_served() {
+    fn a_new_version_becomes_current_after_the_given_bytes() {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
         let since = AvailableFrom::Served(DataSize::from_bytes(60));
         server.versions.push(FileVersion { available: since, size: DataSize::from_bytes(70), validator: None });

@@ -1,9 +1,9 @@
-//! The server's end of one connection: hears requests, writes answers.
+//! Server side of one connection: receives requests and writes responses.
 //!
-//! 1. HTTP/1.1: one answer after the other, in the order of the requests. HTTP/2: side by side, a frame of each in
-//!    turn.
-//! 2. The send buffer is kept filled by a fixed amount of unsent bytes, so that a choice among answers is made late.
-//! 3. What was promised to end badly ends when everything before has been sent.
+//! 1. HTTP/1.1 sends responses one after the other, in the order of the requests. HTTP/2 interleaves them frame by
+//!    frame.
+//! 2. The send buffer holds at most a fixed amount of unsent bytes, so that the next response is chosen late.
+//! 3. A connection that is to end with a fault ends when everything before has been sent.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use super::response_stream::{ResponseStream, StreamPiece};
 use super::server::{BodyFault, HttpServer, ResponseBody, ServerRequest, ServerResponse};
 use crate::tcp::Socket;
 
-/// The server's end.
+/// Server side of a connection.
 #[derive(Debug)]
 pub(super) struct ServerConn {
     pub(super) socket: Socket,
@@ -29,7 +29,7 @@ pub(super) struct ServerConn {
     written_since: Option<(Instant, DataSize)>,
 }
 
-/// A request on its way to the server: it is heard when the stream is complete up to `end`.
+/// A request of the client. The server has received it when the stream has arrived up to `stream_end`.
 #[derive(Clone, Debug)]
 pub(super) struct SentRequest {
     pub(super) stream_end: u64,
@@ -45,7 +45,7 @@ struct ActiveResponse {
     fault: Option<BodyFault>,
 }
 
-/// What a peer works with beside its own state.
+/// Shared state that a server connection works with.
 pub(super) struct ServerContext<'a> {
     pub(super) server: &'a mut HttpServer,
     pub(super) served_bytes: &'a mut DataSize,
@@ -54,7 +54,7 @@ pub(super) struct ServerContext<'a> {
 }
 
 impl ServerConn {
-    /// The end that was called.
+    /// A connection that the server has just accepted.
     pub(super) fn new(socket: Socket, link: usize, protocol: Protocol, tls: bool, now: Instant) -> Self {
         Self {
             socket,
@@ -70,7 +70,7 @@ impl ServerConn {
         }
     }
 
-    /// Does what can be done at `now`.
+    /// Does everything that can be done at `now`.
     pub(super) fn run(&mut self, now: Instant, context: &mut ServerContext<'_>) {
         let received = self.socket.in_order_bytes();
         if self.awaits_tls_hello && received >= TLS_CLIENT_HELLO {
@@ -94,7 +94,7 @@ impl ServerConn {
         }
     }
 
-    /// When [`Self::turn`] has something to do although nothing arrives.
+    /// When [`Self::run`] must be called even if nothing arrives.
     pub(super) fn next_event(&self, server: &HttpServer) -> Option<Instant> {
         let next_start =
             if self.ending_fault.is_none() { self.next_response_start(server.response_delay) } else { None };
@@ -102,7 +102,7 @@ impl ServerConn {
         [next_start, next_write, self.socket.timer()].into_iter().flatten().min()
     }
 
-    /// When the next answer begins.
+    /// When the server starts the next response.
     fn next_response_start(&self, response_delay: Duration) -> Option<Instant> {
         let (received_at, _) = self.received_requests.front()?;
         match self.protocol {
@@ -157,13 +157,13 @@ impl ServerConn {
         !self.active_responses.is_empty() && self.ending_fault.is_none() && self.socket.unsent() < MAX_UNSENT
     }
 
-    /// When the connection's rate allows the next chunk.
+    /// When the connection's rate limit permits the next chunk.
     fn next_write_time(&self, server: &HttpServer) -> Option<Instant> {
         let (since, written) = self.written_since?;
         Some(since + written / server.per_connection_rate?)
     }
 
-    /// Ends the answer in front if nothing of it is left.
+    /// Completes the first response that has no body left to write.
     fn finish_sent_response(&mut self, now: Instant, response_stream: &mut ResponseStream) {
         let is_sent = |sending: &ActiveResponse| sending.body.span.is_empty();
         let Some(at) = self.active_responses.iter().position(is_sent) else { return };
@@ -193,14 +193,14 @@ impl ServerConn {
     }
 }
 
-/// An answer's head: nginx's with ETag, ranges and date.
+/// A response head like nginx's, with ETag, range and date.
 const HEAD_SIZE: DataSize = DataSize::from_bytes(300);
-/// ClientHello.
+/// Bytes of a ClientHello.
 pub(super) const TLS_CLIENT_HELLO: u64 = 300;
-/// ServerHello to Finished with one certificate of usual size.
+/// Bytes from ServerHello to Finished, with one certificate of usual size.
 const TLS_SERVER_FLIGHT: u64 = 3000;
-/// What one write of a body brings; with HTTP/2 the usual frame.
+/// Body bytes written at once; with HTTP/2 the usual frame.
 const HTTP1_CHUNK: DataSize = DataSize::from_kib(64);
 const HTTP2_FRAME: DataSize = DataSize::from_kib(16);
-/// Unsent bytes that are kept ready.
+/// Unsent bytes above which nothing more is written.
 const MAX_UNSENT: DataSize = DataSize::from_kib(128);

@@ -1,4 +1,4 @@
-//! The world itself, tried with a machine that asks for everything at once on the first link.
+//! Tests of the simulator with a machine that requests everything at once on the first link.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use marline_core::units::{Bitrate, Ratio};
 use super::*;
 use crate::spec::{LinkSpec, Loss};
 
-/// One connection on the first link, one request for the whole.
+/// Opens one connection on the first link and requests the whole file.
 #[derive(Debug, Default)]
 struct SingleRequestMachine {
     outputs: VecDeque<Output>,
@@ -84,8 +84,8 @@ fn millis(outcome: &HttpOutcome) -> u128 {
 }
 
 #[test]
-fn small_files_take_what_curl_takes_in_the_lab() {
-    // Measured with curl, nginx and real kernels on such links; 10 to 15 ms of that are the program's start.
+fn small_files_take_as_long_as_with_curl_in_the_lab() {
+    // Measured with curl, nginx and real kernels on such links; 10 to 15 ms of it are the start of the program.
     let first = [(10_000, 54), (262_144, 137), (MB, 215), (5 * MB, 630)].map(|case| (wifi(80, 20), case));
     let fourth = [(10_000, 59), (262_144, 148), (MB, 266), (5 * MB, 931)].map(|case| (wifi(50, 20), case));
     for (link, (bytes, measured)) in first.into_iter().chain(fourth) {
@@ -97,8 +97,8 @@ fn small_files_take_what_curl_takes_in_the_lab() {
 }
 
 #[test]
-fn one_connection_is_as_fast_as_the_kernels() {
-    // 100 MB with curl over one link each, real kernels with CUBIC at both ends.
+fn one_connection_is_as_fast_as_kernel_tcp() {
+    // 100 MB with curl over one link, real kernels with CUBIC at both ends.
     let lossy = LinkSpec { loss: Loss::Independent(Ratio::from_ppm(5000)), ..wifi(20, 30) };
     let cases = [
         ("80/20", wifi(80, 20), "", 10_470),
@@ -108,7 +108,7 @@ fn one_connection_is_as_fast_as_the_kernels() {
         ("30/50", lte(30, 50), "", 27_880),
         ("20/60", lte(20, 60), "", 41_730),
         ("20/30, 0.5%", lossy, "", 135_000),
-        ("40/20, dead from 3 s to 8 s", wifi(40, 20), "3s:wifi=down 8s:wifi=up", 29_540),
+        ("40/20, down from 3 s to 8 s", wifi(40, 20), "3s:wifi=down 8s:wifi=up", 29_540),
     ];
     for (name, link, events, measured) in cases {
         let events = events.split_whitespace().map(|event| event.parse().expect("an event")).collect();
@@ -120,7 +120,7 @@ fn one_connection_is_as_fast_as_the_kernels() {
 }
 
 #[test]
-fn tls_costs_one_round_trip_more() {
+fn tls_costs_one_more_rtt() {
     let plain = HttpScenario::new(DataSize::from_bytes(10_000), [wifi(80, 20)]);
     let tls = HttpScenario { uses_tls: true, ..plain.clone() };
     let more = millis(&run_single(tls).0) - millis(&run_single(plain).0);
@@ -128,7 +128,7 @@ fn tls_costs_one_round_trip_more() {
 }
 
 #[test]
-fn what_was_heard_adds_up() {
+fn reported_bytes_add_up_to_the_file() {
     let scenario = HttpScenario::new(
         megabytes_size(3),
         [LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..wifi(20, 30) }],
@@ -144,7 +144,7 @@ fn what_was_heard_adds_up() {
 }
 
 #[test]
-fn equal_scenes_give_equal_runs() {
+fn equal_scenarios_give_equal_runs() {
     let scenario = HttpScenario::new(
         megabytes_size(3),
         [LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..wifi(20, 30) }],
@@ -154,7 +154,7 @@ fn equal_scenes_give_equal_runs() {
 }
 
 #[test]
-fn a_refused_and_a_truncated_connection_are_told() {
+fn refused_truncated_and_reset_connections_are_reported() {
     for (what, kind) in [
         (FaultKind::RefuseConnection, ConnErrorKind::Refused),
         (FaultKind::Truncate(DataSize::from_kib(100)), ConnErrorKind::Truncated),
@@ -170,7 +170,7 @@ fn a_refused_and_a_truncated_connection_are_told() {
 }
 
 #[test]
-fn a_stalled_answer_stays_open() {
+fn a_stalled_response_stays_open() {
     let mut scenario = HttpScenario::new(megabytes_size(3), [wifi(20, 30)]);
     scenario.server.faults.push(Fault::always(FaultKind::Stall(DataSize::from_kib(100))));
     let (outcome, machine) = run_single(scenario);
@@ -179,14 +179,14 @@ fn a_stalled_answer_stays_open() {
 }
 
 #[test]
-fn a_paced_server_keeps_its_rate() {
+fn the_per_connection_rate_of_the_server_is_kept() {
     let mut scenario = HttpScenario::new(megabytes_size(2), [wifi(80, 20)]);
     scenario.server.per_connection_rate = Some(Bitrate::from_mbps(8));
     assert!((1900..2100).contains(&millis(&run_single(scenario).0)));
 }
 
 #[test]
-fn marline_puts_two_links_together() {
+fn marline_aggregates_two_links() {
     let outcome = run_marline(HttpScenario::new(megabytes_size(100), [wifi(80, 20), lte(61, 50)]));
     assert!(outcome.is_complete(), "{:?} {:?}", outcome.failed, outcome.notices);
     println!("{} ms, delta {:?}, wasted {:?}", millis(&outcome), outcome.link_delta, outcome.wasted);

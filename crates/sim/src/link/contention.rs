@@ -1,14 +1,16 @@
-//! Both directions of a link take turns on one 802.11 channel.
+//! Channel access of a Wi-Fi link: its two directions contend for one 802.11 channel.
 //!
-//! In: the two lanes, the channel, and until when. Out: frames sent, collided or given up, in the lanes' books.
+//! [`run_contention`] transmits, collides or drops frames until a given time, and records the result in the two
+//! half links.
 //!
-//! 1. A frame is committed when it begins, not before: until then a packet of the other side may still come first.
-//! 2. A packet leaves its queue with its first attempt; what CoDel drops then is not sent, and the contention is held
-//!    again.
-//! 3. What is foretold is never late. Behind a collision or a drop a smaller frame may come, so that then no more is
-//!    foretold than that nothing arrives before the attempt begins.
+//! 1. A frame is committed when it begins, not earlier: until then a packet of the other direction may still win.
+//! 2. A packet leaves its queue with its first attempt. If CoDel drops it then, nothing is sent and the contention
+//!    is repeated.
+//! 3. The returned time is never too late. After a collision or a drop a smaller frame may be next, so in these
+//!    cases the result is only the start of the attempt, before which nothing can arrive.
 //!
-//! Asking the channel for "the next free time" as a server does was not enough: who goes next depends on both.
+//! Treating the channel as a server with a next free time does not work, because the next sender depends on both
+//! directions.
 
 use marline_core::units::Instant;
 
@@ -16,13 +18,15 @@ use super::Packet;
 use super::half_link::HalfLink;
 use crate::wifi_mac::{CollisionOutcome, WifiChannel};
 
-/// Lets both stations send until `now`; the answer is before when nothing arrives.
+/// Lets both stations transmit until `now`. Returns a time before which nothing more arrives, if anything is
+/// queued.
 pub(super) fn run_contention<P: Packet>(
     medium: &mut WifiChannel,
     half_links: &mut [HalfLink<P>; 2],
     now: Instant,
 ) -> Option<Instant> {
     loop {
+        // The earlier attempt wins; equal slots collide.
         let attempts =
             [0, 1].map(|direction| medium.next_attempt(direction, half_links[direction].pending_since()?));
         let first = match attempts {
@@ -36,13 +40,14 @@ pub(super) fn run_contention<P: Packet>(
             [Some(down), Some(up)] if WifiChannel::is_collision(down, up) => Some([down, up]),
             _ => None,
         };
+        // Nothing more happens by `now`: predict the next delivery.
         if attempt.start > now {
             let certain = collision.is_none() && half_links[first].is_next_certain();
             let size = half_links[first].pending_size();
             let arrival = if certain { medium.arrival(first, size, attempt.start) } else { attempt.start };
             return Some(half_links[first].earliest_due(arrival));
         }
-        // CoDel may drop what was to be sent; then the contention is another one.
+        // CoDel may drop the packet that was to be sent; then the contention starts again.
         let senders: &[usize] = if collision.is_some() { &[0, 1] } else { &[first] };
         if !senders.iter().all(|direction| half_links[*direction].start_packet(attempt.start)) {
             continue;

@@ -1,7 +1,7 @@
-//! The way from the server to the other end: a constant delay, jitter around it, order kept unless told otherwise.
+//! Propagation delay of one direction: a constant delay with jitter, in order unless `reorder` is set.
 //!
-//! Jitter is uniform from minus to plus its value. Order is kept by letting a packet wait for the one before it, as a
-//! real first-in-first-out path does; with `reorder` each keeps its own time.
+//! Jitter is uniform between minus and plus its value. To keep the order, a packet waits for the one before it, as
+//! on a real first-in-first-out path; with `reorder` each packet keeps its own delay.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use super::{Direction, Packet};
 
 #[derive(Debug)]
 pub(super) struct DelayLine<P> {
-    /// By due time.
+    /// Sorted by due time.
     in_transit: VecDeque<(Instant, P)>,
     size: DataSize,
     delay: Duration,
@@ -46,13 +46,13 @@ impl<P: Packet> DelayLine<P> {
         self.jitter = jitter;
     }
 
-    /// Takes a packet that left the server at `at`.
+    /// Takes a packet that the transmitter has finished at `at`.
     pub(super) fn push(&mut self, packet: P, at: Instant) {
         self.size += packet.size();
         let mut due = at + self.delay;
         if !self.jitter.is_zero() {
             let width = u64::try_from(self.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_mul(2);
-            // Never before it left, even if a change made the delay shorter than the jitter.
+            // Never before it was sent, even if a change made the delay shorter than the jitter.
             due = (due + Duration::from_nanos(self.rng.below(width.saturating_add(1))) - self.jitter).max(at);
         }
         if self.allows_reordering {
@@ -76,7 +76,7 @@ impl<P: Packet> DelayLine<P> {
         self.in_transit.front().map(|(due, _)| *due)
     }
 
-    /// Before this, nothing that leaves the server at `at` is due.
+    /// Lower limit of the due time of a packet that is sent at `at`.
     pub(super) fn earliest_due(&self, at: Instant) -> Instant {
         at + self.delay.saturating_sub(self.jitter)
     }

@@ -1,4 +1,4 @@
-//! One direction of a link: queue, server, loss, delay line, and the books.
+//! One direction of a link: queue, transmitter, loss, delay line and statistics.
 
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
@@ -17,13 +17,13 @@ pub(super) struct HalfLink<P> {
     mtu: DataSize,
     queue: Queue<P>,
     transmitter: Transmitter,
-    /// The packet that is being sent.
+    /// The packet being transmitted.
     transmitting: Option<P>,
-    /// When sending it began.
+    /// Start of the current transmission.
     transmit_start: Instant,
     loss: LossProcess,
     policer: Option<Policer>,
-    /// Whatever is sent vanishes.
+    /// While down, all transmitted packets are lost.
     is_down: bool,
     delay_line: DelayLine<P>,
     stats: DirectionStats,
@@ -46,6 +46,7 @@ impl<P: Packet> HalfLink<P> {
     pub(super) fn push(&mut self, packet: P, now: Instant) {
         let packet_count = PacketCount::single(packet.size());
         self.stats.offered += packet_count;
+        // A packet that finds the transmitter idle is always accepted, whatever the limit of the queue.
         if packet_count.bytes > self.mtu {
             self.stats.dropped_oversize += packet_count;
         } else if self.policer.as_mut().is_some_and(|policer| !policer.conforms(&packet, now)) {
@@ -57,7 +58,7 @@ impl<P: Packet> HalfLink<P> {
         }
     }
 
-    /// Sends all that is sent by `now`, on a server of its own.
+    /// Transmits everything that is finished by `now`, on a link with its own transmitter.
     pub(super) fn transmit_until(&mut self, now: Instant) {
         loop {
             if self.transmitting.is_none() {
@@ -75,7 +76,7 @@ impl<P: Packet> HalfLink<P> {
         }
     }
 
-    /// Since when there is something to send.
+    /// Since when there has been a packet to transmit.
     pub(super) fn pending_since(&self) -> Option<Instant> {
         if self.transmitting.is_some() {
             return Some(self.transmit_start);
@@ -83,18 +84,18 @@ impl<P: Packet> HalfLink<P> {
         self.queue.front().map(|(_, since)| since)
     }
 
-    /// The size of what is to be sent next.
+    /// Size of the packet to be transmitted next.
     pub(super) fn pending_size(&self) -> DataSize {
         let next = self.transmitting.as_ref().or_else(|| self.queue.front().map(|(packet, _)| packet));
         next.map_or(DataSize::ZERO, Packet::size)
     }
 
-    /// Whether what is to be sent next will be that, and not what CoDel leaves of it.
+    /// Whether the next packet is certain, because CoDel cannot drop it any more.
     pub(super) fn is_next_certain(&self) -> bool {
         self.transmitting.is_some() || !self.queue.has_codel()
     }
 
-    /// Takes the next packet out of the queue to send it from `start` on; false if there is none.
+    /// Dequeues the next packet and starts its transmission at `start`; false if there is none.
     pub(super) fn start_packet(&mut self, start: Instant) -> bool {
         if self.transmitting.is_some() {
             return true;
@@ -109,10 +110,11 @@ impl<P: Packet> HalfLink<P> {
         self.transmitting.is_some()
     }
 
-    /// The packet has left the server at `end`.
+    /// The transmission of the current packet has ended at `end`.
     pub(super) fn on_transmitted(&mut self, end: Instant) {
         let Some(packet) = self.transmitting.take() else { return };
-        // The loss model is asked even while the link is down, so that the n-th packet meets the n-th decision.
+        // The loss process advances even while the link is down, so that the n-th packet always gets the n-th
+        // decision.
         let lost = self.loss.next_is_lost();
         if self.is_down {
             self.stats.dropped_down += PacketCount::single(packet.size());
@@ -123,7 +125,7 @@ impl<P: Packet> HalfLink<P> {
         }
     }
 
-    /// The packet was tried too often.
+    /// Drops the current packet after too many attempts.
     pub(super) fn drop_transmitting(&mut self) {
         if let Some(packet) = self.transmitting.take() {
             self.stats.dropped_loss += PacketCount::single(packet.size());
@@ -140,7 +142,7 @@ impl<P: Packet> HalfLink<P> {
         self.delay_line.next_due()
     }
 
-    /// Before this, nothing that is sent by `at` is due.
+    /// Lower limit of the due time of packets transmitted by `at`.
     pub(super) fn earliest_due(&self, at: Instant) -> Instant {
         self.delay_line.earliest_due(at)
     }
@@ -149,7 +151,7 @@ impl<P: Packet> HalfLink<P> {
         self.transmitting.is_some() || !self.queue.is_empty()
     }
 
-    /// When something may be due next, from the delay line or from a server of its own.
+    /// Next possible delivery, from the delay line or from the half link's own transmitter.
     pub(super) fn next_event(&self) -> Option<Instant> {
         let finish_due = self
             .transmitting

@@ -1,9 +1,7 @@
-//! Whether the n-th packet of a direction is lost.
+//! Random loss: decides whether the n-th packet of a direction is lost, by the model in [`Loss`].
 //!
-//! In: a packet was sent. Out: yes or no, by the model that [`Loss`] describes.
-//!
-//! The state of a burst model moves with each packet, not with time: that is how the model was defined, and how its
-//! mean can be told without knowing the traffic.
+//! The state of a burst model advances with each packet, not with time. The Gilbert-Elliott model is defined this
+//! way, and so its mean loss does not depend on the traffic.
 
 use crate::rng::{Purpose, RandomStream};
 use crate::spec::Loss;
@@ -31,14 +29,14 @@ impl LossProcess {
         self.is_in_bad_state = false;
     }
 
-    /// Asked once for each packet that was sent.
+    /// Decides about one packet; must be called once for each transmitted packet.
     pub(crate) fn next_is_lost(&mut self) -> bool {
         match self.model {
             Loss::Independent(share) => self.rng.bernoulli(share),
             Loss::GilbertElliott { enter_bad: enter, leave_bad: leave, loss_in_bad: bad } => {
                 let changes_state = self.rng.bernoulli(if self.is_in_bad_state { leave } else { enter });
                 self.is_in_bad_state ^= changes_state;
-                // Two numbers for each packet, in either state, so that the n-th packet meets the n-th pair.
+                // Two random numbers per packet in either state, so that the n-th packet always gets the n-th pair.
                 let lost = self.rng.bernoulli(bad);
                 self.is_in_bad_state && lost
             }

@@ -1,20 +1,21 @@
-//! A link: packets in at one end, the same packets out at the other, later, fewer and never faster than it may.
+//! Link model: packets enter at one end and leave at the other, later and at most at the rate of the link; some are
+//! lost.
 //!
-//! In: packets with the time at which they come, and changes. Out: packets with the time at which they are due.
+//! Inputs are packets with their times, and changes of the link. Outputs are packets with their due times.
 //!
-//! 1. Each direction is a queue, then a server (a rate, a trace or the shared 802.11 medium), then loss, then a delay
-//!    line. What is lost was served first: it has used the link.
-//! 2. All times are computed from the end of the packet served before, never from the time of the call. A driver that
-//!    comes late delivers late, but the link loses no rate by it.
-//! 3. `pushed = delivered + dropped + inside`, in packets and in bytes, at every moment.
-//! 4. The same seed, packets and times give the same deliveries; the n-th decision of each kind depends on n alone
+//! 1. Each direction is a queue, then a transmitter (a rate, a trace or the shared 802.11 channel), then loss, then
+//!    a delay line. A lost packet has been transmitted before, so it has used capacity.
+//! 2. All times are computed from the end of the previous transmission, never from the time of the call. A driver
+//!    that is late delivers late, but the link loses no capacity.
+//! 3. `offered = delivered + dropped + in_link`, in packets and in bytes, at every moment.
+//! 4. Equal seeds, packets and times give equal deliveries; the n-th random decision of each kind depends only on n
 //!    (see [`crate::rng`]).
-//! 5. Time never goes back; an earlier `now` counts as the latest one seen.
-//! 6. `change` and `push` at one and the same instant work in the order of the calls; what the link does by itself at
-//!    an instant (a packet served, a scheduled change) comes before both.
+//! 5. Time never goes back: an earlier `now` counts as the latest one so far.
+//! 6. Calls of `change` and `push` at the same instant take effect in the order of the calls. The link's own events
+//!    at that instant (a finished transmission, a scheduled change) come before them.
 //!
-//! An actor with a clock of its own was not used: one machine without a clock serves the lab, where a timer drives it,
-//! and the simulation, where a minute takes milliseconds.
+//! The link has no clock of its own. So the same model serves the laboratory, where a timer drives it, and the
+//! simulation, where a minute takes milliseconds.
 
 mod codel;
 mod contention;
@@ -44,7 +45,7 @@ use transmitter::Transmitter;
 
 /// Anything that a link can carry.
 pub trait Packet {
-    /// Bytes of the IP packet, headers included.
+    /// Size of the IP packet in bytes, including headers.
     fn size(&self) -> DataSize;
 }
 
@@ -54,17 +55,17 @@ impl Packet for Vec<u8> {
     }
 }
 
-/// Which way a packet goes.
+/// Direction of a packet, as seen from the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
-    /// Towards the client.
+    /// Downlink: towards the client.
     Down,
-    /// From the client.
+    /// Uplink: from the client.
     Up,
 }
 
 impl Direction {
-    /// Both, for loops.
+    /// Both directions, in the order of their indices.
     pub const BOTH: [Self; 2] = [Self::Down, Self::Up];
 
     const fn index(self) -> usize {
@@ -75,29 +76,29 @@ impl Direction {
     }
 }
 
-/// A running link.
+/// A running link; see the [module documentation](self).
 #[derive(Debug)]
 pub struct Link<P> {
     half_links: [HalfLink<P>; 2],
     channel: Option<WifiChannel>,
     /// Whether the uplink's rate follows the downlink's.
     uplink_follows: bool,
-    /// Whether a change of the loss is only one towards the client.
+    /// Whether a change of the loss rate affects the downlink only.
     has_own_uplink_loss: bool,
     is_held: bool,
-    /// Changes to come, in order.
+    /// Scheduled changes, in order of time.
     schedule: VecDeque<(Instant, LinkEventKind)>,
-    /// Before this, nothing that the medium will send is due, if no more packets come.
+    /// Lower limit of the next delivery from the channel, if no more packets are pushed.
     channel_event: Option<Instant>,
     now: Instant,
 }
 
 impl<P: Packet> Link<P> {
-    /// An idle link at time zero. The steps of its rate are scheduled; events are for the caller to
-    /// [schedule](Self::schedule) or to [apply](Self::change).
+    /// An idle link at time zero. The steps of its rate are scheduled; events must be [scheduled](Self::schedule)
+    /// or [applied](Self::change) by the caller.
     ///
     /// # Panics
-    /// When the link names a trace that was not loaded: [`LinkSpec::load`] comes first.
+    /// If the link uses a trace that was not loaded with [`LinkSpec::load`].
     pub fn new(spec: &LinkSpec, seed: u64) -> Self {
         let mut medium = None;
         let mut schedule = VecDeque::new();
@@ -152,7 +153,7 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    /// Takes a packet in at `now`. It may be dropped at once; the statistics tell.
+    /// Accepts a packet at `now`. It may be dropped at once; see [`Self::stats`].
     pub fn push(&mut self, direction: Direction, packet: P, now: Instant) {
         self.advance(now);
         self.half_links[direction.index()].push(packet, self.now);
@@ -164,7 +165,7 @@ impl<P: Packet> Link<P> {
         self.pop_due(now).map(|(_, direction, packet)| (direction, packet))
     }
 
-    /// As [`Self::pop`], with the time at which the packet was due: what a driver's lateness is measured from.
+    /// Like [`Self::pop`], with the due time of the packet, so that a driver can measure its own delay.
     pub fn pop_due(&mut self, now: Instant) -> Option<(Instant, Direction, P)> {
         self.advance(now);
         let due = |half: &HalfLink<P>| half.next_due().unwrap_or(Instant::FAR_FUTURE);
@@ -174,11 +175,12 @@ impl<P: Packet> Link<P> {
         Some((due, direction, packet))
     }
 
-    /// When to call [`Self::pop`] next: nothing is due before. Holds until the next call that changes the link.
+    /// When to call [`Self::pop`] next; nothing is due before. Valid until the next call that changes the link.
     pub fn next_event(&self) -> Option<Instant> {
         let waiting = self.half_links.iter().any(HalfLink::has_packets);
         let scheduled = self.schedule.front().map(|(at, _)| *at).filter(|_| waiting);
-        // On a medium the lanes have no server of their own; what it sends next is in `on_air`.
+        // With a shared channel the half links have no transmitter of their own; `channel_event` has the next
+        // delivery.
         let next = if self.channel.is_some() { HalfLink::next_due } else { HalfLink::next_event };
         let half_link_event = self.half_links.iter().filter_map(next).min();
         [scheduled, half_link_event, self.channel_event].into_iter().flatten().min()
@@ -191,15 +193,15 @@ impl<P: Packet> Link<P> {
         self.transmit(self.now);
     }
 
-    /// Changes the link at a time to come, exactly then, however late the driver comes. A time that has passed
-    /// counts as now.
+    /// Changes the link at a future time, exactly then, however late the driver is. A time in the past counts as
+    /// now.
     pub fn schedule(&mut self, at: Instant, change: LinkEventKind) {
         let at = at.max(self.now);
         let index = self.schedule.partition_point(|(other, _)| *other <= at);
         self.schedule.insert(index, (at, change));
     }
 
-    /// What the direction has carried, dropped and holds.
+    /// What this direction has carried and dropped, and what it holds.
     pub fn stats(&self, direction: Direction) -> DirectionStats {
         let mut stats = self.half_links[direction.index()].stats();
         if let Some(medium) = &self.channel {
@@ -208,7 +210,7 @@ impl<P: Packet> Link<P> {
         stats
     }
 
-    /// Does all that happens up to `now`.
+    /// Processes everything up to `now`: changes at their times, and the transmissions between them.
     fn advance(&mut self, now: Instant) {
         let now = now.max(self.now);
         while let Some((at, change)) = self.schedule.front().copied().filter(|(at, _)| *at <= now) {
@@ -276,7 +278,7 @@ impl<P: Packet> Link<P> {
 pub(crate) fn loaded_trace(file: &TraceFile) -> std::sync::Arc<Trace> {
     match &file.trace {
         Some(trace) => trace.clone(),
-        None => panic!("trace {} was not loaded: LinkSpec::load comes first", file.path.display()),
+        None => panic!("trace {} was not loaded: call LinkSpec::load first", file.path.display()),
     }
 }
 

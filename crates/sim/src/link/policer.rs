@@ -1,4 +1,4 @@
-//! A token bucket that decides whether a packet may pass. It holds nothing and delays nothing.
+//! Token bucket that drops packets above a rate. Unlike a shaper it neither queues nor delays packets.
 
 use marline_core::units::{Bitrate, Instant};
 
@@ -8,13 +8,13 @@ use crate::spec::PolicerSpec;
 #[derive(Clone, Debug)]
 pub(super) struct Policer {
     rate: Bitrate,
-    /// Tokens in 10^-9 bit, so that a rate is tokens per nanosecond and nothing is rounded.
+    /// Size of the bucket and tokens in it, in 10^-9 bit: then a rate is tokens per nanosecond, without rounding.
     burst: u64,
     tokens: u64,
     refilled_at: Instant,
 }
 
-/// Tokens for a byte.
+/// Tokens per byte.
 const TOKENS_PER_BYTE: u64 = 8_000_000_000;
 
 impl Policer {
@@ -23,7 +23,7 @@ impl Policer {
         Self { rate: police.rate, burst, tokens: burst, refilled_at: Instant::ZERO }
     }
 
-    /// Whether the packet that comes at `now` conforms. One that does takes its tokens.
+    /// Whether a packet that arrives at `now` conforms. A conforming packet consumes its tokens.
     pub(super) fn conforms(&mut self, packet: &impl Packet, now: Instant) -> bool {
         let earned = now.since(self.refilled_at).as_nanos() * u128::from(self.rate.bits_per_sec());
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);

@@ -1,6 +1,7 @@
-//! What waits for the server: first in, first out, up to a number of bytes; with CoDel also up to a time.
+//! First-in-first-out queue in front of the transmitter, limited in bytes and, with CoDel, in delay.
 //!
-//! The packet that is being sent is not in the queue. A packet that finds the server idle is therefore always taken.
+//! The packet in transmission is not part of the queue. Therefore a packet is always accepted when the transmitter
+//! is idle.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use super::Packet;
 use super::codel::CoDel;
 use super::stats::PacketCount;
 
-/// A packet and when it came.
+/// A packet with its arrival time.
 #[derive(Debug)]
 struct QueuedPacket<P> {
     packet: P,
@@ -25,22 +26,22 @@ pub(super) struct Queue<P> {
     codel: Option<CoDel>,
 }
 
-/// What taking from the queue gave.
+/// Result of taking a packet from the queue.
 #[derive(Debug)]
 pub(super) struct Dequeued<P> {
-    /// The packet to send and when it had come; none when CoDel dropped all there was.
+    /// The packet and its arrival time; `None` if CoDel dropped everything.
     pub(super) packet: Option<(P, Instant)>,
-    /// What CoDel dropped before it.
+    /// Packets that CoDel dropped before it.
     pub(super) dropped: PacketCount,
 }
 
 impl<P: Packet> Queue<P> {
-    /// A queue of at most `limit`; with CoDel if the largest packet is given for it.
+    /// A queue of at most `limit` bytes; with CoDel if `codel` has the size of the largest packet.
     pub(super) fn new(limit: DataSize, codel: Option<DataSize>) -> Self {
         Self { packets: VecDeque::new(), size: DataSize::ZERO, limit, codel: codel.map(CoDel::new) }
     }
 
-    /// Whether a packet of this size may wait.
+    /// Whether a packet of this size fits into the queue.
     pub(super) fn fits(&self, size: DataSize) -> bool {
         self.size + size <= self.limit
     }
@@ -50,7 +51,7 @@ impl<P: Packet> Queue<P> {
         self.packets.push_back(QueuedPacket { packet, enqueued_at: now });
     }
 
-    /// Takes the packet to be sent at `now`.
+    /// Takes the packet to be transmitted from `now` on.
     pub(super) fn dequeue(&mut self, now: Instant) -> Dequeued<P> {
         let mut dropped = PacketCount::default();
         loop {
@@ -70,7 +71,7 @@ impl<P: Packet> Queue<P> {
         }
     }
 
-    /// The first packet and when it came.
+    /// The first packet and its arrival time.
     pub(super) fn front(&self) -> Option<(&P, Instant)> {
         self.packets.front().map(|waiting| (&waiting.packet, waiting.enqueued_at))
     }

@@ -1,15 +1,15 @@
-//! What a direction of a link has done.
+//! Statistics of one direction of a link.
 
 use std::ops::{Add, AddAssign};
 
 use marline_core::units::{DataSize, Duration};
 
-/// Packets and their IP bytes.
+/// A number of packets and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PacketCount {
-    /// How many.
+    /// Number of IP packets.
     pub packets: u64,
-    /// Their IP bytes.
+    /// IP bytes, including headers.
     pub bytes: DataSize,
 }
 
@@ -32,37 +32,37 @@ impl AddAssign for PacketCount {
     }
 }
 
-/// What became of all packets of one direction: `pushed = delivered + dropped() + inside`.
+/// Fate of all packets of one direction: `offered = delivered + dropped() + in_link`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DirectionStats {
-    /// Came in.
+    /// Packets pushed into the link.
     pub offered: PacketCount,
-    /// Went out.
+    /// Packets that have left the link.
     pub delivered: PacketCount,
-    /// Found the queue full.
+    /// Dropped because the queue was full.
     pub dropped_queue_full: PacketCount,
-    /// Dropped by CoDel.
+    /// Dropped by CoDel when they left the queue.
     pub dropped_codel: PacketCount,
-    /// More than the policer lets pass.
+    /// Dropped by the policer, before the queue.
     pub dropped_policer: PacketCount,
-    /// Lost by the loss model; on a medium also frames tried too often.
+    /// Dropped by the loss model; on a Wi-Fi channel also frames given up after too many attempts.
     pub dropped_loss: PacketCount,
-    /// Sent while the link was down.
+    /// Transmitted while the link was down.
     pub dropped_down: PacketCount,
-    /// Larger than the MTU.
+    /// Dropped because they are larger than the MTU.
     pub dropped_oversize: PacketCount,
-    /// Waiting in the queue now, the packet being sent not included.
+    /// In the queue now, without the packet in transmission.
     pub queued: PacketCount,
-    /// In the queue, being sent or on the way.
+    /// In the queue, in transmission or in the delay line.
     pub in_link: PacketCount,
-    /// The longest wait in the queue of any packet that was sent.
+    /// Longest time in the queue of any transmitted packet.
     pub max_queue_delay: Duration,
-    /// Time for which packets of this direction kept the server or the medium busy.
+    /// Time for which this direction has occupied its transmitter or the channel.
     pub airtime: Duration,
 }
 
 impl DirectionStats {
-    /// All that came in and will not go out.
+    /// All packets that entered and will never leave.
     pub fn dropped(&self) -> PacketCount {
         self.dropped_queue_full
             + self.dropped_codel

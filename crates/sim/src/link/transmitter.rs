@@ -1,9 +1,10 @@
-//! When the packet that is being sent has been sent: at a rate, or by the opportunities of a trace.
+//! Transmitter of a half link: when the current packet has been sent, at a rate or by the opportunities of a trace.
 //!
-//! 1. Work is counted exactly: at a rate in bits times 10^9 (so that a rate is work per nanosecond), on a trace in
-//!    bytes of opportunities. What the rounding of an end to nanoseconds gave too much is taken from the next packet.
-//! 2. The rate may change and the server may be held while a packet is being sent; the work done so far counts.
-//! 3. Opportunities of a trace that pass while nothing waits, or while the server is held, are gone.
+//! 1. Work is counted exactly: with a rate in 10^-9 bit (then a rate is work per nanosecond), with a trace in bytes
+//!    of opportunities. The end of a packet is rounded up to nanoseconds; the surplus is credited to the next
+//!    packet.
+//! 2. The rate may change, and the transmitter may be held, in the middle of a packet; the work done so far counts.
+//! 3. Opportunities of a trace that pass while nothing is queued, or while the transmitter is held, are lost.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::trace::{OPPORTUNITY, PACKET_HEADER, Trace};
 pub(super) struct Transmitter {
     rate: TransmitRate,
     is_held: bool,
-    /// End of the packet sent last.
+    /// End of the previous packet.
     free_at: Instant,
 }
 
@@ -23,25 +24,25 @@ pub(super) struct Transmitter {
 enum TransmitRate {
     Rate {
         rate: Bitrate,
-        /// Work still to do for the packet, in 10^-9 bit.
+        /// Remaining work of the current packet, in 10^-9 bit.
         work_left: u64,
-        /// From when it is being done.
+        /// Time up to which work has been accounted.
         work_since: Instant,
-        /// Work done too much by the end of the packet before.
+        /// Work credited to the next packet: what the rounding of the previous end did too much.
         surplus: u64,
     },
     Trace {
         trace: Arc<Trace>,
-        /// Bytes still to send for the packet, header included.
+        /// Remaining bytes of the current packet, including its header.
         bytes_left: u64,
-        /// The opportunity in use, counted over all rounds.
+        /// Index of the current opportunity, counted over all repetitions of the trace.
         cursor: u64,
-        /// Bytes that it still carries; above zero.
+        /// Bytes left in the current opportunity; never zero.
         opportunity_left: u64,
     },
 }
 
-/// Work in a byte.
+/// Work per byte.
 const WORK_PER_BYTE: u64 = 8_000_000_000;
 
 impl Transmitter {
@@ -57,7 +58,7 @@ impl Transmitter {
         Self { rate: pace, is_held: false, free_at: Instant::ZERO }
     }
 
-    /// The rate now, or the trace's mean.
+    /// The current rate, or the mean rate of the trace.
     pub(super) fn nominal_rate(&self) -> Bitrate {
         match &self.rate {
             TransmitRate::Rate { rate, .. } => *rate,
@@ -69,7 +70,7 @@ impl Transmitter {
         self.free_at
     }
 
-    /// Begins to send a packet at `start`, not before the last one ended.
+    /// Starts a packet at `start`, which must not be before the end of the previous one.
     pub(super) fn start_packet(&mut self, size: DataSize, start: Instant) {
         match &mut self.rate {
             TransmitRate::Rate { work_left: left, work_since: since, surplus: credit, .. } => {
@@ -84,7 +85,7 @@ impl Transmitter {
         }
     }
 
-    /// When the packet will have been sent; none while held or at rate zero.
+    /// When the current packet will be sent; `None` while held or at a rate of zero.
     pub(super) fn finish_time(&self) -> Option<Instant> {
         if self.is_held {
             return None;
@@ -101,7 +102,7 @@ impl Transmitter {
         }
     }
 
-    /// The packet has been sent, at the end that was foretold.
+    /// The packet has been sent, at the time returned by [`Self::finish_time`].
     pub(super) fn on_finished(&mut self, end: Instant) {
         self.free_at = end;
         match &mut self.rate {
@@ -123,13 +124,13 @@ impl Transmitter {
         }
     }
 
-    /// Stops or goes on.
+    /// Pauses or resumes transmission.
     pub(super) fn set_held(&mut self, held: bool, now: Instant) {
         self.account_work(now);
         self.is_held = held;
     }
 
-    /// From now on at this rate; ends a trace.
+    /// Changes the rate from now on; replaces a trace.
     pub(super) fn set_rate(&mut self, new_rate: Bitrate, now: Instant) {
         self.account_work(now);
         match &mut self.rate {
@@ -145,7 +146,7 @@ impl Transmitter {
         }
     }
 
-    /// Counts the work done up to now, so that what follows may be at another pace.
+    /// Accounts for the work done until `now`, before the rate or the state changes.
     fn account_work(&mut self, now: Instant) {
         match &mut self.rate {
             TransmitRate::Rate { rate, work_left: left, work_since: since, .. } => {
@@ -168,14 +169,14 @@ impl Transmitter {
     }
 }
 
-/// Moves on to the first opportunity at or after `start`.
+/// Advances to the first opportunity at or after `start`.
 fn skip_to(trace: &Trace, cursor: &mut u64, opportunity_left: &mut u64, start: Instant) {
     if trace.opportunity_time(*cursor) < start {
         (*cursor, *opportunity_left) = (trace.count_before(start), OPPORTUNITY.bytes());
     }
 }
 
-/// What is done from one time to another.
+/// Work done between two times, in 10^-9 bit.
 fn work_done(rate: Bitrate, from: Instant, to: Instant) -> u64 {
     let done = to.since(from).as_nanos() * u128::from(rate.bits_per_sec());
     u64::try_from(done).unwrap_or(u64::MAX)

@@ -1,18 +1,21 @@
-//! Random histories: does a connection survive everything that can happen to its links, and is the machine bearable?
+//! Random histories of MPTCP connections: do they survive everything that can happen to links, with bearable
+//! effort?
 //!
-//! In: a seed and who decides. Out: nothing, or a [`Defect`] that the same seed finds again.
+//! [`run_seed`] runs the history of a seed under a policy and returns the first [`Defect`], which the same seed
+//! reproduces.
 //!
-//! 1. A seed draws the links and what happens to them (silent death, outages, other rates, carrier lost and found, a link
-//!    that is plugged in later), lost MP_PRIO options, a server that refuses joins, a restart of the daemon, and what is fetched by how many connections.
-//!    One link is honest: nothing ever happens to it. Where the first link may die for ever, the server accepts joins.
-//! 2. Everything that was asked for comes, every byte once and in order; ours promises that as long as one link works,
-//!    the published policies promise nothing once the first link is dead.
-//! 3. No command is about what the machine was not told of; of ours there are at most `MOST_COMMANDS` a minute for each
-//!    connection (published eMPTCP decides anew with each sample, and flaps where links are near a threshold), and of
-//!    anybody's at most `MOST_TICKS` calls a second.
-//! 4. What was suspended is suspended: a server that has not heard it goes on for `LONGEST_UNHEARD` at most, and what
-//!    it has heard it keeps to.
-//! 5. The machine runs under [`Checked`], and its log must replay, also with old times in it.
+//! 1. The seed determines the links and their events: outages without any signal, held packets, rate changes,
+//!    carrier loss, and a link that is plugged in later. It also determines lost MP_PRIO options, a server that
+//!    refuses joins, a restart of the daemon, and the downloads and their connections. Nothing ever happens to one
+//!    honest link. If the first link may fail permanently, the server accepts joins.
+//! 2. Every requested byte is delivered once and in order. The Marline policy guarantees this while one link works.
+//!    The published policies guarantee nothing once the first link is dead.
+//! 3. No command refers to an object that was not reported to the machine. The Marline policy sends at most
+//!    `MAX_COMMANDS_PER_MINUTE` per connection (the published eMPTCP decides again with every sample, and flaps
+//!    near a threshold). Every policy needs at most `MAX_CALLS_PER_SECOND`.
+//! 4. Suspended subflows stay suspended. A server that has not received the MP_PRIO option continues for at most
+//!    `MAX_PRIO_LAG`; once it has received the option, it must obey.
+//! 5. The machine runs inside a [`ContractChecker`], and its log must replay, also with times in the past.
 
 use marline_core::decision_log::Record;
 use marline_core::energy::Model;
@@ -26,15 +29,15 @@ use crate::fuzz_fetch::Defect;
 use crate::rng::{Purpose, RandomStream};
 use crate::spec::{LinkEvent, LinkEventKind, LinkSpec};
 
-/// Commands for one connection within a minute. chosen: a switch every two seconds, with its repetition, is flapping.
+/// Commands per connection within a minute. Chosen: a switch every two seconds, each repeated once, is flapping.
 const MAX_COMMANDS_PER_MINUTE: usize = 60;
-/// Calls of the machine within a second for each connection, on the average of a run: a look every 50 ms, its answers,
-/// and as much again.
+/// Calls of the machine per second and connection, on average over a run: a poll every 50 ms with its responses,
+/// and the same again for everything else.
 const MAX_CALLS_PER_SECOND: usize = 150;
-/// Half a second and two drains of a link whose queue lasts a second, for each of six tries: at four options of ten lost,
-/// five in a row are lost once in a hundred times.
+/// For each of six attempts half a second, and twice the time to drain a queue of one second. If 40 % of the
+/// options are lost, five in a row are lost once in a hundred times.
 const MAX_PRIO_LAG: Duration = Duration::from_secs(20);
-/// And the longest outage: what a link holds back comes after it, and no option passes before.
+/// The longest outage, added where one occurs: held packets arrive after it, and no option passes before.
 const MAX_OUTAGE: Duration = Duration::from_millis(30_100);
 /// Longer than 30 MB take over the slowest honest link, with all pauses.
 const TIME_LIMIT: Duration = Duration::from_secs(3000);
@@ -42,10 +45,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(3000);
 /// Runs the history of `seed`.
 ///
 /// # Errors
-/// The first thing that was wrong.
+/// The first violation.
 ///
 /// # Panics
-/// When the machine breaks rule 1 or 3 of the contract.
+/// If the machine violates rule 1 or 3 of the contract.
 pub fn run_seed(seed: u64, policy: Policy, model: &Model) -> Result<(), Defect> {
     let mut rng = RandomStream::new(seed, "paths history", 0, Purpose::Other);
     let (scenario, config, restart_at) = random_scenario(&mut rng, seed, policy, model);
@@ -104,12 +107,15 @@ fn check_outcome(
         return Err(format!("{} carried {} although it was suspended", link.name, link.leaked));
     }
     if outcome.max_prio_lag > max_prio_lag {
-        return Err(format!("a suspended subflow went on for {:?} unheard", outcome.max_prio_lag));
+        return Err(format!(
+            "a suspended subflow continued for {:?} because no MP_PRIO had arrived",
+            outcome.max_prio_lag
+        ));
     }
     Ok(())
 }
 
-/// Not too many commands.
+/// Checks that no minute has too many commands.
 fn check_command_rate(outcome: &MptcpOutcome, flows: usize) -> Result<(), String> {
     let minute = Duration::from_secs(60);
     let times = &outcome.command_times;
@@ -123,7 +129,7 @@ fn check_command_rate(outcome: &MptcpOutcome, flows: usize) -> Result<(), String
     Ok(())
 }
 
-/// Not too many calls for the time that it took.
+/// Checks the number of calls in relation to the simulated time.
 fn check_call_rate(log: &DecisionLog<Config, Paths>, flows: usize) -> Result<(), String> {
     let time = |record: &Record<Config, Input, Output>| match record {
         Record::In { at, .. } | Record::Tick { at } => Some(*at),
@@ -138,7 +144,7 @@ fn check_call_rate(log: &DecisionLog<Config, Paths>, flows: usize) -> Result<(),
     Ok(())
 }
 
-/// What lasts from then on lasts for ever.
+/// An outage that lasts until then lasts forever.
 const PERMANENT_FROM: Duration = Duration::from_secs(2500);
 
 fn random_scenario(
@@ -173,7 +179,7 @@ fn random_scenario(
         if one_in(rng, 3) {
             continue;
         }
-        // Everything begins while the first link works.
+        // All faults begin later than the connections, so the first link works at the beginning.
         let mut time = Duration::from_millis(5000 + rng.below(20_000));
         for _ in 0..=rng.below(5) {
             let duration = Duration::from_millis(100 + rng.below(30_000));
@@ -185,7 +191,7 @@ fn random_scenario(
                 |at: Duration, name: &str| LinkEvent { at, link: name.to_string(), change: LinkEventKind::Down };
             let name = scenario.links[at].name.clone();
             scenario.events.push(down_event(time, &name));
-            // As a mark for the judge; it is down already.
+            // Only a mark for the checks in [`run_seed`]: the link is already down.
             scenario.events.push(down_event(PERMANENT_FROM, &name));
             scenario.server.max_joins = 2;
         }
@@ -199,7 +205,8 @@ fn random_scenario(
     (scenario, config, restart)
 }
 
-/// One link, and not the first, comes while it runs. It has a stream of its own, so that the rest of a history is as it was.
+/// Lets one link, but not the first one, arrive during the run. It has its own random stream, so that the other
+/// events of the history do not depend on it.
 fn add_late_link(rng: &mut RandomStream, scenario: &mut MptcpScenario, configs: &mut Vec<LinkConfig>) {
     if one_in(rng, 3) {
         let at = 1 + usize::try_from(rng.below(configs.len() as u64 - 1)).unwrap_or(0);

@@ -1,11 +1,13 @@
-//! One running link: its queue towards the client, and what becomes of each packet that the server sends.
+//! Simplified link of the MPTCP simulator: a queue towards the client that handles chunks of several packets.
 //!
-//! In: pieces of some packets, as they are sent. Out: that they were dropped, or when they arrive, or that they never do.
+//! For each chunk, [`QueuedLink::send`] returns its arrival time, or that it was dropped or lost.
 //!
-//! 1. One drop-tail queue for all subflows over the link, in bytes on the wire; it takes a piece or drops it.
-//! 2. A piece leaves when everything before it has left, by the [`Course`]; half a round trip later it arrives.
-//! 3. From the client there is half a round trip and no queue: acknowledgements and requests are small.
-//! 4. A link without carrier, or one that swallows everything, takes pieces as if nothing were.
+//! 1. All subflows of the link share one drop-tail queue, measured in bytes on the wire; it accepts or drops whole
+//!    chunks.
+//! 2. A chunk leaves when everything before it has left, at the rates of the [`RateSchedule`], and arrives half an
+//!    RTT later.
+//! 3. Uplink packets take half an RTT and are not queued: acknowledgements and requests are small.
+//! 4. A link without carrier, or one in an outage, accepts chunks as usual and loses them.
 
 use std::collections::VecDeque;
 
@@ -16,7 +18,7 @@ use super::rate_schedule::RateSchedule;
 use crate::rng::{Purpose, RandomStream};
 use crate::spec::{LinkSpec, QueueLimit};
 
-/// A running link.
+/// A running link; see the [module documentation](self).
 #[derive(Clone, Debug)]
 pub(super) struct QueuedLink {
     pub(super) name: String,
@@ -26,27 +28,27 @@ pub(super) struct QueuedLink {
     /// Whether the interface has carrier.
     pub(super) has_carrier: bool,
     queue_limit: u64,
-    /// When the last byte of the queue leaves.
+    /// When the last byte in the queue leaves.
     busy_until: Instant,
-    /// When each piece leaves, and its size.
+    /// Departure time and size of each chunk.
     queue: VecDeque<(Instant, u64)>,
     queued_bytes: u64,
-    /// Of a packet.
+    /// Probability that a packet is lost.
     loss_rate: Ratio,
     rng: RandomStream,
-    /// Bytes on the wire that came, and that went.
+    /// Bytes on the wire that the interface has received and sent.
     pub(super) received: u64,
     pub(super) sent: u64,
 }
 
-/// What becomes of a piece.
+/// Fate of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendOutcome {
-    /// The queue had no room.
+    /// The queue was full.
     Dropped,
-    /// It was sent and is lost on its way.
+    /// It was transmitted and lost.
     Lost,
-    /// It arrives then.
+    /// It arrives at this time.
     Arrives(Instant),
 }
 
@@ -54,7 +56,8 @@ impl QueuedLink {
     pub(super) fn new(spec: &LinkSpec, rates: RateSchedule, seed: u64, horizon: Duration) -> Self {
         let limit = match spec.queue_limit() {
             QueueLimit::Size(size) => size.bytes(),
-            // As many bytes as the first rate has; what begins with nothing has its mean's.
+            // Converted at the initial rate, but at least at a quarter of the mean rate, for links that begin with
+            // an outage.
             QueueLimit::Time(time) => {
                 let first = rates.rate_at(Instant::ZERO).max(rates.mean_rate(horizon) / 4);
                 (first * time).bytes()
@@ -77,23 +80,23 @@ impl QueuedLink {
         }
     }
 
-    /// One way.
+    /// One-way delay, without queueing.
     pub(super) fn one_way_delay(&self) -> Duration {
         self.rtt / 2
     }
 
-    /// Whether a packet that is sent now from the client arrives.
+    /// Whether an uplink packet sent now arrives.
     pub(super) fn is_up(&self, now: Instant) -> bool {
         self.has_carrier && self.rates.is_up(now)
     }
 
-    /// Whether the server's answer to it arrives as well: on a link that holds everything back it waits, and a join is
-    /// given up before.
+    /// Whether the server's response arrives as well. On a link that holds all packets it is delayed, and a join is
+    /// abandoned before it arrives.
     pub(super) fn carries_response(&self, now: Instant) -> bool {
         self.is_up(now) && !self.rates.rate_at(now).is_zero()
     }
 
-    /// The server sends a piece of so many packets and so many bytes on the wire.
+    /// The server sends a chunk of `packets` packets with `bytes` bytes on the wire.
     pub(super) fn send(&mut self, now: Instant, bytes: u64, packets: u64) -> SendOutcome {
         while let Some((_, size)) = self.queue.front().filter(|(leaves, _)| *leaves <= now) {
             self.queued_bytes -= size;
@@ -113,19 +116,19 @@ impl QueuedLink {
         SendOutcome::Arrives(leaves_at + self.one_way_delay())
     }
 
-    /// Whether a packet that goes one way or the other is lost at random.
+    /// Whether the next packet, in either direction, is lost at random.
     pub(super) fn next_is_lost(&mut self) -> bool {
         self.loss_rate > Ratio::ZERO && self.rng.bernoulli(self.loss_rate)
     }
 
-    /// A packet goes from the client; none: the link does not work.
+    /// Sends a control packet from the client and returns its arrival time; `None` if the link is down.
     pub(super) fn send_control(&mut self, now: Instant) -> Option<Instant> {
         self.sent += CONTROL_PACKET.bytes();
         self.is_up(now).then(|| now + self.one_way_delay())
     }
 }
 
-/// What a packet without payload is on the wire: IPv4, TCP, timestamps and an MPTCP option.
+/// Size of a packet without payload on the wire: IPv4, TCP, timestamps and an MPTCP option.
 const CONTROL_PACKET: DataSize = DataSize::from_bytes(72);
-/// Four packets: the least that lets slow start begin.
+/// Four packets: the smallest queue in which slow start works.
 const MIN_QUEUE: u64 = 6000;

@@ -1,13 +1,14 @@
-//! The schedule of a Markov decision process ([`crate::clairvoyant::mdp`]) in command of connections (eMPTCP §4.6).
+//! The schedule of a Markov decision process ([`crate::clairvoyant::mdp`]) as a policy for MPTCP connections
+//! (eMPTCP §4.6).
 //!
-//! In: the schedule, and the courses of both links, whose rates it knows at each second's beginning. Out: commands: one
-//! link carries for a second, the other one stands by.
+//! From the schedule and the rates of both links, which it knows at the beginning of each second, it derives
+//! commands. One link carries data for a second, the other one is a backup.
 //!
-//! 1. The second link is joined when the schedule first wants it, and not before.
-//! 2. The second radio counts as awake for its tail after the last second in which it was used.
-//! 3. A rate is that of the link, and not one that was measured: an observer of the state has nothing to find out.
+//! 1. The second link is joined when the schedule first selects it.
+//! 2. The second radio counts as awake until its tail has ended after the last second of use.
+//! 3. Rates are those of the link itself, not measured ones, so the policy suffers no estimation errors.
 //!
-//! A connection cannot be told over which link a byte is to go; both links as priorities is what its client has.
+//! A connection cannot choose the link of each byte; a client can only set the priorities of both links.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,16 +20,16 @@ use marline_core::units::{Duration, Instant};
 use super::RateSchedule;
 use crate::clairvoyant::mdp::{InterfaceChoice, MdpSchedule, RateChain};
 
-/// A schedule from outside, as a policy. Links are numbered from zero.
+/// Executes a given schedule; links are numbered from zero.
 #[derive(Debug)]
 pub struct MdpPolicy {
     schedule: MdpSchedule,
     links: [(RateChain, RateSchedule); 2],
-    /// The second radio's tail.
+    /// Tail time of the second radio.
     tail_time: Duration,
     conns: BTreeMap<ConnId, ScheduledConn>,
     choice: InterfaceChoice,
-    /// The end of the last second in which the second one was used.
+    /// End of the last second in which the second link was used.
     second_used_until: Option<Instant>,
     next_decision: Instant,
     command_count: u64,
@@ -37,17 +38,17 @@ pub struct MdpPolicy {
 
 #[derive(Clone, Copy, Default, Debug)]
 struct ScheduledConn {
-    /// By link: the subflow, and whether it was asked to be a backup.
+    /// For each link, the subflow and whether it was made a backup.
     subflows: [Option<(SubflowId, bool)>; 2],
-    /// The second link is being joined.
+    /// Whether a join on the second link is in progress.
     join_requested: bool,
 }
 
-/// The unit of time of the process.
+/// The process's unit of time.
 const DECISION_INTERVAL: Duration = Duration::from_secs(1);
 
 impl MdpPolicy {
-    /// In command from the beginning on.
+    /// A policy that makes its first decision at time zero.
     pub fn new(schedule: MdpSchedule, links: [(RateChain, RateSchedule); 2], tail: Duration) -> Self {
         let mut new = Self {
             schedule,
@@ -64,7 +65,7 @@ impl MdpPolicy {
         new
     }
 
-    /// Brings a connection to where the schedule is: what is to carry first, so that something always does.
+    /// Applies the decision to a connection. The active link is enabled first, so that one link is always usable.
     fn apply_choice(&mut self, id: ConnId) {
         let Some(mut conn) = self.conns.get(&id).copied() else { return };
         let (active, standby) = if self.choice == InterfaceChoice::First { (0, 1) } else { (1, 0) };

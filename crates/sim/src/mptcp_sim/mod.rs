@@ -1,20 +1,22 @@
-//! MPTCP connections over links, with the policy of `marline paths` (or another one) in command of them.
+//! MPTCP simulator: connections over several links, controlled by the policy of `marline paths` or by another
+//! machine.
 //!
-//! In: a [`Scene`] (links and what happens to them, what is downloaded, how the server behaves) and a machine with the
-//! words of [`marline_core::paths`]. Out: an [`Outcome`]: times, bytes and joules.
+//! [`MptcpSim`] runs an [`MptcpScenario`] (links with their events, downloads, the server's behavior) with a
+//! machine that has the inputs and outputs of [`marline_core::paths`]. It returns an [`MptcpOutcome`]: times, bytes
+//! and joules.
 //!
-//! 1. The kernel and the network are `kernel`: handshakes, MPTCP's scheduler, MP_PRIO, backups, reassembly. A subflow's
-//!    sender is `sender`, a link `link` on a [`Course`]; [`World`] drives the machine as its driver is to do it
-//!    (`core/paths/event.rs`), and this is all that it does. [`fuzz`] lets everything happen that can.
-//! 2. Downloads only, as in eMPTCP's evaluation (§3.6). From the client go requests, options and acknowledgements; they
-//!    take half a round trip and no bandwidth. All but acknowledgements can be lost.
-//! 3. Everything is an event at its time, a few packets at a time; nothing happens in steps. A quarter of a gigabyte
-//!    takes a tenth of a second.
-//! 4. What kernel MPTCP does was measured (upstream, 6.18); a test holds the model to the collapse on unequal links that
-//!    was measured there: 1 + 20 Mbit/s carry about 5.5 together, 2 + 20 about 13, 4 + 20 about 22.5.
+//! 1. `kernel` models both kernels and the network: handshakes, MPTCP's scheduler, MP_PRIO, backups, reassembly.
+//!    `sender` is the sender of a subflow, `link` a link with a [`RateSchedule`]. [`MptcpSim`] only drives the
+//!    machine, with the duties listed in `core/paths/event.rs`. [`fuzz`] runs random histories.
+//! 2. Only downloads are simulated, as in eMPTCP's evaluation (§3.6). The client sends requests, options and
+//!    acknowledgements; they take half an RTT and no bandwidth. All but acknowledgements can be lost.
+//! 3. Everything is an event at its own time, for a few packets together; there are no time steps. A quarter of a
+//!    gigabyte takes a tenth of a second.
+//! 4. The model follows measurements of upstream kernel MPTCP (6.18). A test checks the measured collapse on
+//!    unequal links: 1 + 20 Mbit/s carry about 5.5 Mbit/s together, 2 + 20 about 13, 4 + 20 about 22.5.
 //!
-//! [`crate::http_sim`] was not used: its connections fetch ranges, one link each, and its TCP is a packet at a time, which
-//! takes seconds for what is a row of a table here.
+//! [`crate::http_sim`] does not fit: its connections fetch ranges over one link each. Its TCP simulates every
+//! packet, which would take seconds for one row of a table here.
 
 pub mod fuzz;
 mod kernel;
@@ -45,14 +47,14 @@ pub use scenario::{
 
 use kernel::KernelModel;
 
-/// Bytes of a connection, by their place in it.
+/// A range of a connection's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct DataRange {
     offset: u64,
     len: u64,
 }
 
-/// A host with links, a server, and a machine that decides.
+/// A simulation: a host with links, a server, and a machine that decides.
 #[derive(Debug)]
 pub struct MptcpSim<M> {
     kernel: KernelModel,
@@ -61,10 +63,10 @@ pub struct MptcpSim<M> {
 }
 
 impl<M: Machine<Input = Input, Output = Output>> MptcpSim<M> {
-    /// A scene at its beginning, with this machine; it hears of the links first.
+    /// A simulation at time zero; the machine is first informed about the links.
     ///
     /// # Panics
-    /// When the scene's links name traces that were not loaded.
+    /// If a link uses a trace that was not loaded.
     pub fn new(scenario: MptcpScenario, machine: M) -> Self {
         let kernel = KernelModel::new(scenario);
         let mut sim = Self { kernel, machine, now: Instant::ZERO };
@@ -73,13 +75,13 @@ impl<M: Machine<Input = Input, Output = Output>> MptcpSim<M> {
         sim
     }
 
-    /// Runs to the end: everything has been fetched and closed, or the scene's limit is over.
+    /// Runs until everything has been fetched and closed, or the scenario's time limit is reached.
     pub fn run(mut self) -> (MptcpOutcome, M) {
         self.run_until(Instant::FAR_FUTURE);
         (self.kernel.outcome(self.now), self.machine)
     }
 
-    /// Runs to its end or to `until`, whichever is first.
+    /// Runs until the end or until `until`, whichever is first.
     pub fn run_until(&mut self, until: Instant) {
         while !self.kernel.is_over() {
             let event = self.kernel.next_event().unwrap_or(Instant::FAR_FUTURE);
@@ -99,8 +101,8 @@ impl<M: Machine<Input = Input, Output = Output>> MptcpSim<M> {
         }
     }
 
-    /// Another machine takes over, as after a restart of the daemon: it hears of the links and of the connections that
-    /// run. Gives the old one.
+    /// Replaces the machine, as after a restart of the daemon. The new one is informed about the links and the open
+    /// connections; the old one is returned.
     pub fn replace_machine(&mut self, machine: M) -> M {
         let previous = std::mem::replace(&mut self.machine, machine);
         self.kernel.report_links();
@@ -109,12 +111,12 @@ impl<M: Machine<Input = Input, Output = Output>> MptcpSim<M> {
         previous
     }
 
-    /// What came of it so far.
+    /// The outcome so far, including the tails of the radios from now on.
     pub fn outcome(&self) -> MptcpOutcome {
         self.kernel.outcome(self.now)
     }
 
-    /// Tells the machine all that there is to tell, and does what it asks.
+    /// Passes all pending inputs to the machine and executes its outputs.
     fn feed_inputs(&mut self) {
         while let Some(input) = self.kernel.next_input() {
             self.machine.handle(self.now, input);
@@ -129,7 +131,7 @@ impl<M: Machine<Input = Input, Output = Output>> MptcpSim<M> {
     }
 }
 
-/// A machine that never asks for anything: what is in command of plain TCP.
+/// A machine without outputs, for plain TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NoPolicy;
 
@@ -151,5 +153,5 @@ impl Machine for NoPolicy {
     }
 }
 
-/// What waits to be told.
+/// Pending inputs of the machine.
 type InputQueue = VecDeque<Input>;

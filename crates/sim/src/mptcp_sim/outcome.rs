@@ -1,74 +1,74 @@
-//! What came of a scene.
+//! Outcome of a simulated MPTCP scenario.
 
 use marline_core::energy::EnergyBreakdown;
 use marline_core::units::{DataSize, Duration, Energy, Instant};
 
-/// What came of it.
+/// Result of a run; all times count from its start.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MptcpOutcome {
-    /// When the last byte of the last answer had come; none: the limit was first.
+    /// When the last byte of the last response arrived; `None` if the time limit came first.
     pub finished_at: Option<Duration>,
-    /// Payload that came in order, over all connections.
+    /// Payload delivered in order, over all connections.
     pub delivered: DataSize,
-    /// Payload that came twice.
+    /// Payload received more than once.
     pub duplicate_bytes: DataSize,
-    /// By link, in their order.
+    /// The part of each link, in the order of the scenario.
     pub links: Vec<MptcpLinkOutcome>,
-    /// What the radios drew, with the tails after the end.
+    /// Energy of the radios, including the tails after the end.
     pub breakdown: EnergyBreakdown,
-    /// Commands: joins, priorities, ends of subflows.
+    /// Number of commands: joins, priority changes, removals.
     pub command_counts: [u32; 3],
-    /// When each command was given.
+    /// Time of each command, in order.
     pub command_times: Vec<Instant>,
-    /// How it went on, in steps of the scene's `sample`.
+    /// Progress at the scenario's sample interval.
     pub samples: Vec<ProgressSample>,
-    /// What the machine said of itself.
+    /// Notes of the machine, with their times.
     pub notes: Vec<(Instant, String)>,
-    /// What the machine asked for that makes no sense: subflows and connections that it was never told of, or that it was
-    /// told the end of.
+    /// Commands that make no sense: about subflows or connections that were never reported, or were reported as
+    /// gone.
     pub invalid_commands: Vec<String>,
-    /// The longest time for which a suspended subflow went on to bring data because the server had not heard of it.
+    /// Longest time for which a suspended subflow delivered data because MP_PRIO had not arrived at the server.
     pub max_prio_lag: Duration,
-    /// When each flow had its last byte.
+    /// When each flow received its last byte.
     pub flow_times: Vec<Option<Duration>>,
 }
 
-/// One link's part.
+/// One link's part in a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MptcpLinkOutcome {
-    /// Its name.
+    /// Name of the link in the scenario.
     pub name: String,
-    /// Payload that came over it.
+    /// Payload received over this link, duplicates included.
     pub bytes: DataSize,
-    /// How often its radio left idle.
+    /// Number of times its radio left the idle state.
     pub promotions: u32,
-    /// What its radio drew, with its tail.
+    /// Energy of its radio, including the tail.
     pub energy: Energy,
-    /// Payload that a subflow brought although the server had heard that it is a backup and something else worked; what it
-    /// held before is not counted.
+    /// Payload that a suspended subflow delivered although the server knew that it was a backup and another link
+    /// worked. Data assigned before is not counted.
     pub leaked: DataSize,
 }
 
-/// How everything stood.
+/// Cumulative progress at one time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProgressSample {
-    /// When.
+    /// Time of the sample.
     pub at: Instant,
-    /// Payload in order so far.
+    /// Payload delivered in order so far.
     pub delivered: DataSize,
-    /// Payload by link so far.
+    /// Payload received over each link so far.
     pub links: Vec<DataSize>,
-    /// Joules so far, without tails to come.
+    /// Energy so far, without future tails.
     pub energy_so_far: Energy,
 }
 
 impl MptcpOutcome {
-    /// All joules, tails included.
+    /// Energy of all radios, including the tails after the end.
     pub fn energy(&self) -> Energy {
         self.breakdown.total()
     }
 
-    /// Payload that came in order between two moments, by the samples around them.
+    /// Payload delivered in order between two times, by the samples at or before them.
     pub fn delivered_between(&self, from: Duration, to: Duration) -> DataSize {
         let until = |at: Duration| {
             let sample = self.samples.iter().rfind(|sample| sample.at <= Instant::ZERO + at);

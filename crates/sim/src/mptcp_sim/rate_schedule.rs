@@ -1,15 +1,16 @@
-//! What a link carries towards the client at every moment, known from the start.
+//! Rate of a link towards the client over time, known from the start.
 //!
-//! In: a link's line and the events that name it. Out: a [`Course`]: when so many bytes that begin now are through, and
-//! whether what is through then arrives.
+//! From a link and the events that name it, a [`RateSchedule`] computes when a number of bytes has been
+//! transmitted, and whether what is transmitted then arrives.
 //!
-//! 1. Rates are of IP packets, as in [`crate::spec`]; a trace is taken in bins of [`BIN`], an 802.11 medium at the rate
-//!    of one station alone.
-//! 2. `hold` and a rate of zero keep what waits; `down` swallows it, silently ([`Course::works`]).
-//! 3. Losses, delays and uplinks do not change on the way here: `loss=`, `rtt=`, `jitter=` and `up=` events are left out.
+//! 1. Rates count IP packets, as in [`crate::spec`]. A trace is averaged over bins of `TRACE_BIN`, and an 802.11
+//!    channel has the rate of a single station.
+//! 2. `hold` and a rate of zero delay queued packets; `down` loses them without any signal
+//!    ([`RateSchedule::is_up`]).
+//! 3. Loss, delay and the uplink are constant here: events with `loss=`, `rtt=`, `jitter=` and `up=` are ignored.
 //!
-//! Packets are not served one after another from a running queue, as [`crate::link`] does it, because nothing here asks
-//! for more than when each one leaves; and that is a sum over a known curve.
+//! Unlike [`crate::link`], this module does not run a queue packet by packet. Its users need only the departure
+//! times, and these follow from a sum over a known curve.
 
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
@@ -17,23 +18,23 @@ use crate::clairvoyant::CapacityCurve;
 use crate::spec::{Downlink, LinkEvent, LinkEventKind, LinkSpec};
 use crate::wifi_mac::WifiChannel;
 
-/// Rates by time.
+/// Rates over time, with outages.
 #[derive(Clone, Debug)]
 pub struct RateSchedule {
-    /// By time; the first begins at zero, the last one holds for ever.
+    /// In order of time; the first step starts at zero, the last one holds forever.
     steps: Vec<(Instant, Bitrate)>,
-    /// When everything vanishes: from, to.
+    /// Start and end of each period in which everything is lost.
     outages: Vec<(Instant, Instant)>,
 }
 
-/// A trace's opportunities are summed over so long: below every round trip here.
+/// Bin in which a trace's opportunities are averaged: shorter than every RTT in these simulations.
 const TRACE_BIN: Duration = Duration::from_millis(20);
 
 impl RateSchedule {
-    /// The downlink of a link under the events that name it, up to `horizon`; after that as at the end.
+    /// Downlink of a link under the events that name it, up to `horizon`; afterwards the last rate holds.
     ///
     /// # Panics
-    /// When the link names a trace that was not loaded ([`LinkSpec::load`]).
+    /// If the link uses a trace that was not loaded with [`LinkSpec::load`].
     pub fn new(link: &LinkSpec, events: &[LinkEvent], horizon: Duration) -> Self {
         let mut steps = match &link.downlink {
             Downlink::Rate { initial: first, steps } => {
@@ -82,9 +83,9 @@ impl RateSchedule {
         Self { steps, outages }
     }
 
-    /// When so many bytes are through that begin at `start`; the far future: never.
+    /// When `bytes` that start at `start` have been transmitted; [`Instant::FAR_FUTURE`] if never.
     pub fn finish_time(&self, start: Instant, bytes: u64) -> Instant {
-        // Bits times nanoseconds in a second.
+        // In bits × nanoseconds per second, so that all divisions are exact.
         let mut bits_left = u128::from(bytes) * 8 * 1_000_000_000;
         let mut at = start;
         let mut step = self.step_index(start);
@@ -105,17 +106,17 @@ impl RateSchedule {
         }
     }
 
-    /// The rate at a moment, whether anything arrives or not.
+    /// Rate at a given time, regardless of outages.
     pub fn rate_at(&self, at: Instant) -> Bitrate {
         self.steps.get(self.step_index(at)).map_or(Bitrate::ZERO, |(_, rate)| *rate)
     }
 
-    /// Whether what is sent at this moment arrives.
+    /// Whether a packet transmitted at this time arrives.
     pub fn is_up(&self, at: Instant) -> bool {
         !self.outages.iter().any(|(from, to)| *from <= at && at < *to)
     }
 
-    /// The mean rate from the start to `until`, what vanishes included.
+    /// Mean rate from the start until `until`, including what is lost in outages.
     pub fn mean_rate(&self, until: Duration) -> Bitrate {
         let end = Instant::ZERO + until;
         let ends = self.steps.iter().skip(1).map(|(at, _)| *at).chain([Instant::FAR_FUTURE]);
@@ -129,13 +130,15 @@ impl RateSchedule {
         Bitrate::from_bits_per_sec(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 
-    /// The same for a clairvoyant: what of each rate is payload, in steps of `bin` up to `horizon`.
+    /// Payload capacity for the clairvoyant optimum, in steps of `bin` up to `horizon`; `payload` is the payload
+    /// share.
     pub fn capacity_curve(&self, payload: f64, bin: Duration, horizon: Duration) -> CapacityCurve {
         let count = u32::try_from(horizon.as_nanos().div_ceil(bin.as_nanos().max(1))).unwrap_or(u32::MAX);
         let mut step = 0;
         let rates = (0..count.max(1)).map(|n| {
             let (mut at, end) = (Instant::ZERO + bin * n, Instant::ZERO + bin * (n + 1));
             let mut bits = 0.0;
+            // Within a bin the rate changes at the steps and at the boundaries of outages.
             while at < end {
                 while self.steps.get(step + 1).is_some_and(|(next, _)| *next <= at) {
                     step += 1;
@@ -160,7 +163,7 @@ impl RateSchedule {
     }
 }
 
-/// This rate from `at` on, whatever was to come.
+/// Sets the rate from `at` on and removes all later steps.
 fn set_rate_from(steps: &mut Vec<(Instant, Bitrate)>, at: Instant, rate: Bitrate) {
     steps.retain(|(from, _)| *from < at || at == Instant::ZERO && *from == at);
     match steps.last_mut() {
@@ -169,7 +172,7 @@ fn set_rate_from(steps: &mut Vec<(Instant, Bitrate)>, at: Instant, rate: Bitrate
     }
 }
 
-/// Nothing from `from` to `to`, and then what would have been.
+/// Sets the rate to zero between `from` and `to`; afterwards the original rates continue.
 fn insert_hold(steps: &mut Vec<(Instant, Bitrate)>, from: Instant, to: Instant) {
     let rate_after = steps.iter().rfind(|(at, _)| *at <= to).map_or(Bitrate::ZERO, |(_, rate)| *rate);
     steps.retain(|(at, _)| *at < from || *at > to);
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_leave_by_the_rates_of_their_time() {
+    fn bytes_are_transmitted_at_the_current_rate() {
         let schedule = parse_schedule("wifi,rate=8Mbit/s,steps=1s:4Mbit/s+2s:16Mbit/s,rtt=20ms", &[]);
         assert_eq!(finish_millis(&schedule, 0, 500_000), 500);
         assert_eq!(finish_millis(&schedule, 500, 1_000_000), 2000);
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_delays_and_a_death_swallows() {
+    fn a_hold_delays_packets_and_an_outage_loses_them() {
         let schedule =
             parse_schedule("lte,rate=8Mbit/s,rtt=50ms", &["1s:lte=hold", "3s:lte=up", "5s:lte=down", "6s:lte=up"]);
         assert_eq!(finish_millis(&schedule, 500, 1_000_000), 3500);
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_says_so() {
+    fn a_transmission_that_never_ends_finishes_in_the_far_future() {
         let schedule = parse_schedule("lte,rate=8Mbit/s,rtt=50ms", &["1s:lte=rate=0bit/s"]);
         assert_eq!(finish_millis(&schedule, 0, 900_000), 900);
         assert_eq!(schedule.finish_time(Instant::from_millis(1500), 1), Instant::FAR_FUTURE);

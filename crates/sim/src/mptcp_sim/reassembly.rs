@@ -1,31 +1,31 @@
-//! The receiving ends: what has come in order, on a subflow and on its connection.
+//! Reassembly at the receiver, for each subflow and for the connection.
 //!
-//! In: pieces in any order, some of them twice. Out: how far everything is there without a gap.
+//! Chunks arrive in any order and possibly twice; the result is the end of the data without gaps.
 //!
-//! A piece waits on its subflow until those before it have come there, and then on its connection until those before
-//! it have come over whatever subflow (head-of-line blocking, twice).
+//! A chunk waits on its subflow for the preceding ones of the subflow, and then on its connection for the preceding
+//! ones of all subflows. Both levels cause head-of-line blocking.
 
 use std::collections::BTreeMap;
 
 use super::DataRange;
 
-/// A connection's bytes in order.
+/// Reassembly of a connection's data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reassembly {
     next_offset: u64,
-    /// From and to, apart from each other, all beyond `next`.
+    /// Disjoint ranges beyond `next_offset`: start to end.
     out_of_order: BTreeMap<u64, u64>,
-    /// Bytes that came again.
+    /// Bytes received more than once.
     pub(super) duplicate_bytes: u64,
 }
 
 impl Reassembly {
-    /// Everything before this has come.
+    /// End of the data received without a gap.
     pub(super) const fn next_offset(&self) -> u64 {
         self.next_offset
     }
 
-    /// Bytes that wait behind a gap.
+    /// Number of bytes behind a gap.
     #[cfg(test)]
     fn out_of_order_bytes(&self) -> u64 {
         self.out_of_order.iter().map(|(from, to)| to - from).sum()
@@ -39,7 +39,7 @@ impl Reassembly {
             return;
         }
         self.duplicate_bytes += from - data.offset;
-        // Those that it meets become one with it.
+        // Merges with all ranges that it overlaps or touches.
         let overlapping: Vec<(u64, u64)> = self
             .out_of_order
             .range(..=to)
@@ -61,7 +61,7 @@ impl Reassembly {
     }
 }
 
-/// A subflow's pieces in order.
+/// Reassembly of a subflow's chunks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SubflowReceiver {
     next_seq: u64,
@@ -69,12 +69,12 @@ pub(super) struct SubflowReceiver {
 }
 
 impl SubflowReceiver {
-    /// Bytes that came in order.
+    /// Number of bytes received in order.
     pub(super) const fn received(&self) -> u64 {
         self.next_seq
     }
 
-    /// A piece has come; gives what is in order now.
+    /// Processes a chunk and returns the data that is now in order.
     pub(super) fn on_data(&mut self, seq: u64, data: DataRange) -> Vec<DataRange> {
         let mut ready = Vec::new();
         if seq > self.next_seq {
@@ -90,7 +90,7 @@ impl SubflowReceiver {
         ready
     }
 
-    /// What came out of order and waits: the other end knows that it came, and MPTCP does not have it.
+    /// Chunks behind a gap. The subflow's sender knows that they have arrived, but they have not reached MPTCP.
     pub(super) fn out_of_order(&self) -> impl Iterator<Item = DataRange> + '_ {
         self.out_of_order.values().copied()
     }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_list_of_bytes() {
+    fn reassembly_agrees_with_a_bitmap() {
         let mut random = RandomStream::new(5, "reassembly", 0, Purpose::Other);
         for _ in 0..200 {
             let (mut reassembly, mut bytes) = (Reassembly::default(), [false; 64]);

@@ -1,9 +1,9 @@
-//! What there is and what happens: links, downloads, a server.
+//! Scenario of the MPTCP simulator: links, downloads, a server.
 //!
-//! 1. A [`Flow`] is one connection. It takes [`Request`]s from a pool, one after another; flows that share a pool are a
-//!    browser's parallel connections.
-//! 2. A flow that finds its pool empty closes its connection, which sends a FIN over each of its subflows: over one that
-//!    sleeps, too.
+//! 1. A [`Flow`] is one connection. It takes [`Request`]s from a pool, one after the other; flows with a common
+//!    pool are the parallel connections of a browser.
+//! 2. A flow that finds its pool empty closes its connection. This sends a FIN over each subflow, including
+//!    suspended ones.
 
 use marline_core::energy::Model;
 use marline_core::link::LinkId;
@@ -12,89 +12,90 @@ use marline_core::units::{DataSize, Duration, Ratio};
 
 use crate::spec::{LinkEvent, LinkSpec};
 
-/// A host, its links, what it fetches and from whom.
+/// A host with links, what it downloads, and the server.
 #[derive(Clone, Debug)]
 pub struct MptcpScenario {
-    /// In the order of their numbers.
+    /// In the order of their indices.
     pub links: Vec<LinkSpec>,
-    /// What happens to them on the air.
+    /// Changes of the links themselves.
     pub events: Vec<LinkEvent>,
-    /// What happens to their interfaces.
+    /// Carrier changes of their interfaces.
     pub carrier_changes: Vec<CarrierChange>,
-    /// Those of the links that are there only from some time on.
+    /// Links that appear during the run.
     pub link_arrivals: Vec<LinkArrival>,
-    /// The connections.
+    /// The connections to be opened.
     pub flows: Vec<Flow>,
-    /// What they fetch.
+    /// Requests of the connections, by pool.
     pub request_pools: Vec<Vec<Request>>,
-    /// Who they fetch it from.
+    /// The server that responds to them.
     pub server: MptcpServer,
-    /// Whether the connections are MPTCP at all; else nobody is told of them.
+    /// Whether the connections use MPTCP; plain TCP connections are not reported to the machine.
     pub is_mptcp: bool,
-    /// MP_PRIO options that are lost, of those that a working link carries.
+    /// Probability that an MP_PRIO option is lost on a working link.
     pub prio_loss: Ratio,
-    /// What the radios draw.
+    /// Energy model of the host's radios.
     pub model: Model,
-    /// It ends here, done or not.
+    /// The run ends here at the latest.
     pub time_limit: Duration,
-    /// How often a [`super::Sample`] is taken.
+    /// Interval of the [`ProgressSample`](super::ProgressSample)s.
     pub sample_interval: Duration,
-    /// Of everything that is drawn.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// One connection.
+/// A connection, which takes its requests from a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
-    /// When it is opened.
+    /// Time of its SYN, since the start of the run.
     pub start: Duration,
-    /// Over which link its first subflow goes.
+    /// Index of the link of its first subflow.
     pub initial_link: usize,
-    /// Which pool it takes its requests from.
+    /// Index of the pool of its requests.
     pub pool: usize,
 }
 
-/// One answer.
+/// A request with its response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// How long the client waits before it asks.
+    /// Time that the client waits before it sends the request.
     pub delay: Duration,
-    /// How much comes.
+    /// Size of the response.
     pub size: DataSize,
 }
 
-/// An interface loses its carrier or gets it back.
+/// An interface loses or regains its carrier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CarrierChange {
-    /// When.
+    /// Time since the start.
     pub at: Duration,
-    /// Which link.
+    /// Index of the link.
     pub link: usize,
     /// Whether it has carrier from then on.
     pub has_carrier: bool,
 }
 
-/// An interface is plugged in: it has carrier from then on, and nobody has heard of it before.
+/// An interface is plugged in: it has carrier from then on, and was not reported before.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkArrival {
-    /// When.
+    /// Time since the start.
     pub at: Duration,
-    /// What the machine is told of it; its number says which link of the scene it is.
+    /// Configuration reported to the machine; its id is the index of the link in the scenario.
     pub config: LinkConfig,
 }
 
-/// How the other end behaves.
+/// Behavior of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MptcpServer {
-    /// Subflows that it accepts beside the first one (`ip mptcp limits`: 2); a further one comes up and is reset.
+    /// Additional subflows that it accepts (2 by default, as in `ip mptcp limits`); further joins are reset when
+    /// they come up.
     pub max_joins: usize,
-    /// The congestion window outlives a pause (eMPTCP §3.6; `tcp_slow_start_after_idle=0`).
+    /// Whether the congestion window survives a pause (eMPTCP §3.6; `tcp_slow_start_after_idle=0`).
     pub keeps_cwnd: bool,
-    /// The most bytes that a connection may have on its way and out of order: the client's receive buffer.
+    /// The client's receive buffer: upper limit of a connection's bytes in flight and out of order.
     pub receive_window: DataSize,
 }
 
-/// What a machine is told of these links: each by its place, free of charge.
+/// Configuration of these links for a machine: ids are indices, and all links are unmetered.
 pub fn link_configs(links: &[LinkSpec]) -> Vec<LinkConfig> {
     let config_of = |(link, spec): (LinkId, &LinkSpec)| LinkConfig {
         id: link,
@@ -113,7 +114,7 @@ impl Default for MptcpServer {
 }
 
 impl MptcpScenario {
-    /// One download of this size over these links, the first of which carries the first subflow.
+    /// A scenario with this workload over these links and the default server.
     pub fn new(model: Model, links: Vec<LinkSpec>, workload: (Vec<Flow>, Vec<Vec<Request>>)) -> Self {
         let (flows, pools) = workload;
         Self {
@@ -134,13 +135,14 @@ impl MptcpScenario {
     }
 }
 
-/// One connection, one answer.
+/// Workload of one connection with one response.
 pub fn download_workload(size: DataSize) -> (Vec<Flow>, Vec<Vec<Request>>) {
     let flow = Flow { start: Duration::ZERO, initial_link: 0, pool: 0 };
     (vec![flow], vec![vec![Request { delay: Duration::ZERO, size }]])
 }
 
-/// A web page: objects over so many connections, each of which asks for the next object when it has one.
+/// Workload of a web page: objects over several connections, each of which requests the next object when it is
+/// idle.
 pub fn page_workload(objects: &[DataSize], connections: usize) -> (Vec<Flow>, Vec<Vec<Request>>) {
     let flow = Flow { start: Duration::ZERO, initial_link: 0, pool: 0 };
     let requests = objects.iter().map(|size| Request { delay: Duration::ZERO, size: *size }).collect();

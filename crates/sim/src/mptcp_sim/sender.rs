@@ -1,17 +1,17 @@
-//! The server's end of one subflow: its congestion window, what it has on its way, and what it must send again.
+//! Sender of one subflow at the server: congestion window, data in flight, retransmissions.
 //!
-//! In: data that MPTCP's scheduler gave it, acknowledgements, time. Out: what to send now ([`Sender::next`]), and that
-//! nothing came back for too long ([`Sender::deadline`]).
+//! MPTCP's scheduler provides the data. [`SubflowSender::next_chunk`] returns what to send now, and
+//! [`SubflowSender::deadline`] is the retransmission timeout.
 //!
-//! 1. The window is that of [`crate::tcp`] (CUBIC with HyStart). Packets go in pieces of a few, as segmentation offload
-//!    does it: a [`SHARE`]th of the window.
-//! 2. The link keeps the order, so an acknowledgement of a later piece proves that the earlier ones are lost: they are
-//!    sent again at once, and the window falls once a round.
-//! 3. Without any answer for an RTO everything counts as lost; the RTO doubles each time. After [`STALE`] of them the
-//!    subflow is stale: MPTCP gives its data to others (net/mptcp/pm.c, `stale_loss_cnt`), and takes it up again when
-//!    something is acknowledged.
-//! 4. After a pause longer than an RTO the window halves for each (RFC 2861), unless the server is told not to.
-//! 5. What was queued here stays here: only a reset takes it away.
+//! 1. The congestion window is that of [`crate::tcp`] (CUBIC with HyStart). Packets are sent in chunks of a few, as
+//!    with segmentation offload: a window has `CHUNKS_PER_WINDOW` of them.
+//! 2. Links keep the order, so an ACK of a later chunk proves that the earlier ones are lost. They are
+//!    retransmitted at once, and the window is reduced once per round.
+//! 3. Without any ACK for an RTO everything counts as lost; the RTO doubles each time. After `STALE_TIMEOUTS`
+//!    timeouts the subflow is stale: MPTCP reinjects its data on others (net/mptcp/pm.c, `stale_loss_cnt`). It is
+//!    used again after the next ACK.
+//! 4. After a pause, the window is halved for each RTO of it (RFC 2861), unless the server keeps its window.
+//! 5. Queued data stays with the subflow; only a reset removes it.
 
 use std::collections::VecDeque;
 
@@ -20,53 +20,53 @@ use marline_core::units::{Duration, Instant};
 use super::DataRange;
 use crate::tcp::congestion::{Algorithm, Congestion};
 
-/// A sent piece.
+/// Data sent in one transmission.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
-    /// Of the subflow's own order.
+    /// Offset in the subflow's own sequence.
     pub(super) seq: u64,
     pub(super) data: DataRange,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
-    /// Which transmission it was.
+    /// Number of the transmission.
     transmission: u64,
     sent_at: Instant,
     piece: Chunk,
 }
 
-/// The sending side of a subflow.
+/// Sending side of a subflow.
 #[derive(Clone, Debug)]
 pub(super) struct SubflowSender {
     congestion: Congestion,
     mss: u64,
     keeps_cwnd: bool,
-    /// Given and not yet sent.
+    /// Assigned and not yet sent.
     queue: VecDeque<DataRange>,
-    /// To be sent again.
+    /// Lost chunks, to be retransmitted before new data.
     retransmit_queue: VecDeque<Chunk>,
     in_flight: VecDeque<InFlight>,
-    /// Bytes of these three.
+    /// Bytes in `queue` and `retransmit_queue`, and bytes in flight.
     queued: u64,
     flight_bytes: u64,
     next_seq: u64,
     next_transmission: u64,
-    /// A loss of something sent before this is of the same round.
+    /// A loss of a transmission before this one belongs to the same round and does not reduce the window again.
     recovery_point: u64,
     srtt: Option<Duration>,
     min_rtt: Duration,
-    /// The most that was on its way in this round, which ends with this transmission.
+    /// Most bytes in flight in this round, and the transmission with which the round ends.
     round_peak: u64,
     round_end: u64,
-    /// The newest answer, or the first transmission since nothing was on its way.
+    /// Time of the last ACK, or of the first transmission after nothing was in flight.
     last_ack_at: Instant,
-    /// The last transmission.
+    /// Time of the last transmission.
     last_sent_at: Instant,
     timeouts: u32,
-    /// The most bytes that may wait here (Linux's sk_sndbuf, in payload).
+    /// Maximum number of bytes buffered here (Linux's sk_sndbuf, in payload).
     send_buffer: u64,
-    /// What the scheduler takes for its rate, bytes a second.
+    /// Rate assumed by the scheduler, in bytes per second.
     pub(super) pacing_rate: f64,
 }
 
@@ -99,17 +99,17 @@ impl SubflowSender {
         sender
     }
 
-    /// Everything that waits here or is on its way.
+    /// Bytes that are queued or in flight.
     pub(super) fn buffered_bytes(&self) -> u64 {
         self.queued + self.flight_bytes
     }
 
-    /// How many bytes may.
+    /// Maximum of [`Self::buffered_bytes`].
     pub(super) fn send_buffer(&self) -> u64 {
         self.send_buffer
     }
 
-    /// Linux's sk_pacing_rate: twice the window a round trip in slow start, else 1.2 times.
+    /// Linux's sk_pacing_rate: the window per RTT, times 2 in slow start and times 1.2 otherwise.
     pub(super) fn current_pacing_rate(&self) -> f64 {
         let factor = if self.congestion.in_slow_start() { 2.0 } else { 1.2 };
         factor * self.window() as f64 / self.rtt().as_secs_f64().max(1e-4)
@@ -119,12 +119,12 @@ impl SubflowSender {
         self.srtt.unwrap_or(self.min_rtt)
     }
 
-    /// Whether it is given no more data.
+    /// Whether the scheduler must not assign more data to it.
     pub(super) fn is_stale(&self) -> bool {
         self.timeouts >= STALE_TIMEOUTS
     }
 
-    /// The scheduler gives it data.
+    /// Assigns data to this subflow.
     pub(super) fn enqueue(&mut self, data: DataRange) {
         self.queued += data.len;
         match self.queue.back_mut().filter(|last| last.offset + last.len == data.offset) {
@@ -133,7 +133,7 @@ impl SubflowSender {
         }
     }
 
-    /// What to send now, if anything may be.
+    /// The chunk to send now, if there is one and the window permits.
     pub(super) fn next_chunk(&mut self, now: Instant) -> Option<Chunk> {
         if self.queued == 0 {
             return None;
@@ -144,6 +144,7 @@ impl SubflowSender {
             || self.chunk_size().min(self.queue.front().map_or(0, |data| data.len)),
             |piece| piece.data.len,
         );
+        // One chunk may always be in flight, however small the window is.
         if self.flight_bytes > 0 && self.flight_bytes + len > window {
             return None;
         }
@@ -174,12 +175,12 @@ impl SubflowSender {
         Some(piece)
     }
 
-    /// The number of the last transmission.
+    /// Number of the last transmission.
     pub(super) fn last_transmission(&self) -> u64 {
         self.next_transmission.saturating_sub(1)
     }
 
-    /// The client has got the transmission of this number.
+    /// The client has acknowledged this transmission.
     pub(super) fn on_ack(&mut self, now: Instant, number: u64) {
         self.last_ack_at = now;
         self.timeouts = 0;
@@ -187,6 +188,7 @@ impl SubflowSender {
             self.round_end = self.next_transmission;
             self.round_peak = self.flight_bytes;
         }
+        // Links keep the order, so everything sent earlier and still in flight is lost.
         while let Some(sent) = self.in_flight.front().copied().filter(|sent| sent.transmission < number) {
             self.in_flight.pop_front();
             self.on_lost(sent);
@@ -205,12 +207,12 @@ impl SubflowSender {
         }
     }
 
-    /// When nothing will have come back for too long; none: nothing is on its way.
+    /// Time of the retransmission timeout; `None` if nothing is in flight.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (self.flight_bytes > 0).then(|| self.last_ack_at + self.rto() * (1 << self.timeouts.min(MAX_BACKOFF)))
     }
 
-    /// It has come. True: the subflow has just become stale.
+    /// Handles the retransmission timeout. Returns true if the subflow has just become stale.
     pub(super) fn on_deadline(&mut self, now: Instant) -> bool {
         if self.deadline().is_none_or(|at| at > now) {
             return false;
@@ -248,7 +250,7 @@ impl SubflowSender {
         }
     }
 
-    /// After a pause with nothing on its way.
+    /// Reduces the window after a pause with nothing in flight.
     fn restart_after_idle(&mut self, now: Instant) {
         if self.flight_bytes > 0 || self.timeouts > 0 {
             return;
@@ -272,30 +274,33 @@ impl SubflowSender {
         (self.rtt() + MIN_RTO).min(MAX_RTO)
     }
 
-    /// It never shrinks.
+    /// Adapts the send buffer to the window; it never shrinks.
     fn grow_send_buffer(&mut self) {
         self.send_buffer = self.send_buffer.max((self.window() * SEND_BUFFER_TENTHS / 10).min(MAX_SEND_BUFFER));
     }
 }
 
-/// Pieces of a window. chosen: fine enough for a queue of a few packets, coarse enough for a quarter of a gigabyte in a
-/// tenth of a second.
+/// Chunks per window. Chosen: fine enough for a queue of a few packets, and coarse enough to simulate a quarter of
+/// a gigabyte in a tenth of a second.
 const CHUNKS_PER_WINDOW: u64 = 24;
-/// Packets of a piece (Linux: 64 KB of segmentation offload; here what a queue of 100 ms at 1 Mbit/s takes).
+/// Maximum packets per chunk: what fits into a queue of 100 ms at 1 Mbit/s (Linux: 64 KB with segmentation
+/// offload).
 const MAX_CHUNK_PACKETS: u64 = 6;
-/// Linux's TCP_RTO_MIN.
+/// Added to the RTT for the timeout: Linux's TCP_RTO_MIN.
 const MIN_RTO: Duration = Duration::from_millis(200);
-/// Linux's TCP_RTO_MAX.
+/// Upper limit of the timeout: Linux's TCP_RTO_MAX.
 const MAX_RTO: Duration = Duration::from_secs(120);
-/// Doublings: 200 ms become 102 s.
+/// Maximum number of doublings: 200 ms become 102 s.
 const MAX_BACKOFF: u32 = 9;
-/// Timeouts until MPTCP calls a subflow stale. chosen: with the first doublings this is 0.6 s behind a short path and
-/// 1.5 s behind 300 ms; measured on a short path: 0.6 to 1.0 s (the kernel counts four of its own, undoubled intervals).
+/// Timeouts after which a subflow is stale. Chosen: including the doubling, this takes 0.6 s on a short path and
+/// 1.5 s at an RTT of 300 ms. Measured on a short path: 0.6 to 1.0 s (the kernel counts four constant intervals of
+/// its own).
 const STALE_TIMEOUTS: u32 = 2;
-/// tcp_sndbuf_expand: twice the window in truesize with a reserve of 4352 bytes for each packet, of which a packet needs
-/// 2304 to 3100: 2.8 to 3.8 times the window in payload. chosen: where the measured collapse of unequal links comes out.
+/// Tenths of the window in payload. Linux's tcp_sndbuf_expand takes twice the window in truesize, with 4352 bytes
+/// per packet, while a packet needs 2304 to 3100: 2.8 to 3.8 windows. Chosen: the value that reproduces the
+/// measured collapse on unequal links.
 const SEND_BUFFER_TENTHS: u64 = 28;
-/// tcp_wmem's 4 MiB, in payload.
+/// tcp_wmem's maximum of 4 MiB, in payload.
 const MAX_SEND_BUFFER: u64 = 2_600_000;
 
 #[cfg(test)]
@@ -310,7 +315,7 @@ mod tests {
         sender
     }
 
-    /// Sends what may be sent; numbers of what went.
+    /// Sends as much as possible and returns the numbers of the transmissions.
     fn send_all(sender: &mut SubflowSender, now: Instant) -> Vec<u64> {
         std::iter::from_fn(|| sender.next_chunk(now).map(|_| sender.last_transmission())).collect()
     }
@@ -329,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_answer_proves_lost_is_sent_again_first() {
+    fn a_chunk_skipped_by_an_ack_is_retransmitted_first() {
         let mut sender = sender(false);
         let sent = send_all(&mut sender, Instant::ZERO);
         let now = Instant::from_millis(50);
@@ -341,14 +346,14 @@ mod tests {
     }
 
     #[test]
-    fn silence_doubles_the_timeout_and_makes_it_stale() {
+    fn timeouts_double_and_make_the_subflow_stale() {
         let mut sender = sender(false);
         send_all(&mut sender, Instant::ZERO);
         let first = sender.deadline().unwrap();
         assert_eq!(first, Instant::from_millis(250));
         assert!(!sender.on_deadline(first));
         assert_eq!(sender.next_chunk(first).unwrap().seq, 0);
-        assert!(sender.next_chunk(first).is_none(), "one packet probes");
+        assert!(sender.next_chunk(first).is_none(), "only one packet is sent as a probe");
         let second = sender.deadline().unwrap();
         assert_eq!(second.since(first), Duration::from_millis(500));
         assert!(sender.on_deadline(second) && sender.is_stale());
@@ -358,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_takes_the_window_unless_it_is_kept() {
+    fn a_pause_reduces_the_window_unless_the_server_keeps_it() {
         for (keeps, expected) in [(true, 100), (false, 10)] {
             let mut sender = sender(keeps);
             sender.queue.clear();

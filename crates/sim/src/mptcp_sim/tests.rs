@@ -1,4 +1,4 @@
-//! MPTCP in virtual time: what the kernel was measured to do, with small scripted machines in command.
+//! The MPTCP simulator compared with measurements of the kernel, controlled by small scripted machines.
 
 use marline_core::energy::Model;
 use marline_core::link::LinkId;
@@ -9,7 +9,7 @@ use marline_core::units::{DataSize, Duration, Instant};
 use super::*;
 use crate::spec::LinkSpec;
 
-/// The phone of eMPTCP.
+/// Energy model of eMPTCP's phone.
 fn phone_model() -> Model {
     let (_, text) = marline_core::energy::BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").unwrap();
     toml::from_str::<marline_core::energy::ModelSpec>(text).unwrap().into_model("emptcp-s3").unwrap().0
@@ -27,16 +27,16 @@ fn scenario(lines: &[&str], megabytes: u64) -> MptcpScenario {
     )
 }
 
-/// What to ask for, and when: since the connection was opened.
+/// A command; its time counts from the opening of the connection.
 #[derive(Clone, Debug)]
 enum ScriptStep {
     Join(u16, bool),
-    /// The n-th subflow that came up.
+    /// On the n-th subflow that came up.
     Prio(usize, bool),
     Destroy(usize),
 }
 
-/// A machine that does what a list says.
+/// A machine that executes a list of commands.
 #[derive(Debug, Default)]
 struct ScriptedMachine {
     steps: Vec<(Duration, ScriptStep)>,
@@ -103,7 +103,7 @@ fn run(scenario: MptcpScenario, steps: &[(u64, ScriptStep)]) -> (MptcpOutcome, S
     (outcome, script)
 }
 
-/// Mbit/s of payload from 5 s to 15 s.
+/// Payload rate from 5 s to 15 s, in Mbit/s.
 fn steady_rate(outcome: &MptcpOutcome) -> f64 {
     let bytes = outcome.delivered_between(Duration::from_secs(5), Duration::from_secs(15));
     bytes.bytes() as f64 * 8.0 / 10e6
@@ -120,7 +120,8 @@ fn one_link_is_filled() {
 
 #[test]
 fn unequal_links_collapse_as_measured() {
-    // Wi-Fi's queue is 30 KB, LTE's 100 KB, no delay beside them, as in the laboratory; Mbit/s of Wi-Fi, of both together.
+    // As measured in the laboratory: queues of 30 KB on Wi-Fi and 100 KB on LTE, minimal delay. Rates in Mbit/s:
+    // Wi-Fi alone, then the limits for both links together.
     let mut wrong = 0;
     for (wifi, low, high) in [(1, 5.0, 7.5), (2, 11.0, 14.5), (4, 21.5, 23.0)] {
         let wifi = format!("wifi,rate={wifi}Mbit/s,rtt=1ms,queue=30000B");
@@ -134,7 +135,7 @@ fn unequal_links_collapse_as_measured() {
 }
 
 #[test]
-fn unequal_links_collapse_at_real_round_trips_as_well() {
+fn unequal_links_collapse_at_realistic_rtts_as_well() {
     let rate = |first: &str, second: &str| {
         let (outcome, _) = run(scenario(&[first, second], 200), &[(0, ScriptStep::Join(1, false))]);
         steady_rate(&outcome)
@@ -151,7 +152,7 @@ fn unequal_links_collapse_at_real_round_trips_as_well() {
 }
 
 #[test]
-fn a_quarter_of_a_gigabyte_is_carried_byte_by_byte() {
+fn a_quarter_of_a_gigabyte_is_delivered_completely() {
     let scenario = scenario(&["wifi,rate=1Mbit/s,rtt=30ms", "lte,rate=10Mbit/s,rtt=60ms"], 256);
     let (outcome, _) = run(scenario, &[(0, ScriptStep::Join(1, false)), (3000, ScriptStep::Prio(0, true))]);
     assert_eq!(outcome.delivered, DataSize::from_bytes(256_000_000));
@@ -179,10 +180,11 @@ fn a_suspended_link_drains_and_then_carries_nothing_until_it_is_resumed() {
 }
 
 #[test]
-fn a_lost_option_changes_nothing_until_it_is_sent_again() {
+fn a_lost_mp_prio_has_no_effect_until_it_is_repeated() {
     let mut scenario = scenario(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 60);
     scenario.events = vec!["3s:lte=down".parse().unwrap(), "3100ms:lte=up".parse().unwrap()];
-    // Told 140 ms before: the option is lost with everything else of that tenth of a second.
+    // The commands' times count from the opening, 140 ms after the start. The MP_PRIO sent at 2950 ms is lost with
+    // all other packets of the outage.
     let steps =
         [(0, ScriptStep::Join(1, false)), (2950, ScriptStep::Prio(1, true)), (10_000, ScriptStep::Prio(1, true))];
     let (outcome, _) = run(scenario, &steps);
@@ -193,7 +195,7 @@ fn a_lost_option_changes_nothing_until_it_is_sent_again() {
 }
 
 #[test]
-fn what_a_destroyed_subflow_held_comes_over_the_other() {
+fn data_of_a_destroyed_subflow_is_reinjected_on_the_other() {
     let scenario = scenario(&["wifi,rate=1Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 20);
     let (outcome, script) = run(scenario, &[(1000, ScriptStep::Join(1, false)), (3000, ScriptStep::Destroy(0))]);
     assert_eq!(outcome.delivered, DataSize::from_bytes(20_000_000));
@@ -204,7 +206,7 @@ fn what_a_destroyed_subflow_held_comes_over_the_other() {
 }
 
 #[test]
-fn a_backup_takes_over_when_the_first_link_dies_in_silence() {
+fn a_backup_takes_over_when_the_first_link_fails_without_a_signal() {
     let mut scenario = scenario(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 40);
     scenario.events = vec!["5s:wifi=down".parse().unwrap()];
     let (outcome, _) = run(scenario, &[(0, ScriptStep::Join(1, true))]);
@@ -215,7 +217,7 @@ fn a_backup_takes_over_when_the_first_link_dies_in_silence() {
 }
 
 #[test]
-fn a_server_that_has_its_fill_resets_the_join_and_nothing_is_lost() {
+fn a_server_at_its_subflow_limit_resets_the_join_without_data_loss() {
     let mut scenario = scenario(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 10);
     scenario.server.max_joins = 0;
     let (outcome, script) = run(scenario, &[(0, ScriptStep::Join(1, false))]);
@@ -223,10 +225,10 @@ fn a_server_that_has_its_fill_resets_the_join_and_nothing_is_lost() {
         script.input_time(|input| matches!(input, Input::SubflowUp { subflow, .. } if subflow.id.0 == 1)).unwrap();
     let down =
         script.input_time(|input| matches!(input, Input::SubflowDown { subflow, .. } if subflow.0 == 1)).unwrap();
-    assert_eq!(up.since(script.opened_at.unwrap()), Duration::from_millis(90), "one and a half round trips");
+    assert_eq!(up.since(script.opened_at.unwrap()), Duration::from_millis(90), "one and a half RTTs");
     assert_eq!(down.since(up), Duration::from_millis(30));
     assert_eq!((outcome.delivered.bytes(), outcome.links[1].bytes.bytes()), (10_000_000, 0));
-    assert_eq!(outcome.links[1].promotions, 1, "the handshake woke it");
+    assert_eq!(outcome.links[1].promotions, 1, "the handshake woke the radio");
 }
 
 #[test]
@@ -240,11 +242,11 @@ fn a_page_is_fetched_over_six_connections() {
     let (outcome, _) = MptcpSim::new(scenario, NoPolicy).run();
     assert_eq!(outcome.delivered, DataSize::from_bytes(1_070_000));
     let time = outcome.finished_at.unwrap().as_secs_f64();
-    assert!((0.7..1.3).contains(&time), "18 objects one after another, a round trip each: {time}");
+    assert!((0.7..1.3).contains(&time), "18 objects in sequence, one RTT each: {time}");
 }
 
 #[test]
-fn a_new_machine_hears_of_everything_that_runs() {
+fn a_replaced_machine_is_informed_about_open_connections() {
     let scenario = scenario(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 40);
     let mut sim = MptcpSim::new(scenario, ScriptedMachine::new(&[(0, ScriptStep::Join(1, false))]));
     sim.run_until(Instant::from_millis(5000));
@@ -257,12 +259,12 @@ fn a_new_machine_hears_of_everything_that_runs() {
 }
 
 #[test]
-fn a_schedule_uses_the_second_link_while_it_wants_it() {
+fn an_mdp_schedule_uses_the_second_link_where_it_is_cheaper() {
     use crate::clairvoyant::mdp::{MdpSchedule, RateChain};
     use marline_core::energy::{PowerCurve, RadioModel};
     use marline_core::units::{EnergyPerBit, Power};
 
-    // A first radio that draws much when it is fast: then, from 10 s on, the second one is cheaper.
+    // The first radio's power rises with its rate. From 10 s on it is fast, so the second radio is cheaper.
     let lines = ["wifi,rate=2Mbit/s,steps=10s:16Mbit/s,rtt=30ms", "lte,rate=8Mbit/s,rtt=60ms"];
     let scenario = scenario(&lines, 20);
     let radio = |base, per_bit| {
@@ -284,6 +286,6 @@ fn a_schedule_uses_the_second_link_while_it_wants_it() {
     sim.run_until(Instant::from_millis(15_000));
     let after = sim.outcome();
     assert!(after.invalid_commands.is_empty(), "{:?}", after.invalid_commands);
-    assert_eq!(after.links[0].bytes, joined.links[0].bytes, "it stands by");
+    assert_eq!(after.links[0].bytes, joined.links[0].bytes, "it is a backup");
     assert!(after.links[second].bytes > joined.links[second].bytes + DataSize::from_bytes(2_000_000));
 }

@@ -1,11 +1,11 @@
-//! Who downloads: ours with one of its policies, or somebody else's program.
+//! Clients under test: marline with one of its policies, or another download program.
 //!
-//! | written | who |
+//! | text | client |
 //! |---|---|
 //! | `marline`, `naive`, `static-limit`, `dynamic-limit`, `bdp-limit` | `marline get` with that policy, on all links |
 //! | `single:LINK`, `marline:LINK` | the same on one link |
-//! | `aria2-sN` | aria2 with N connections shared over the links, pieces of 1 MiB |
-//! | `curl` | curl on the link that alone is best |
+//! | `aria2-sN` | aria2 with N connections distributed over the links, pieces of 1 MiB |
+//! | `curl` | curl on the best single link |
 //! | `curl:LINK` | curl on that link |
 
 use std::fmt;
@@ -14,38 +14,38 @@ use std::str::FromStr;
 use marline_core::fetch::Policy;
 use serde::{Serialize, Serializer};
 
-/// A downloading program with its settings.
+/// A download program with its settings.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Client {
-    /// `marline get`.
+    /// `marline get`, on all links unless one is named.
     Marline {
-        /// How requests are sized and placed.
+        /// Scheduling policy: size and assignment of requests.
         policy: Policy,
-        /// The one link to use; none: all.
+        /// The only link to use; `None` for all links.
         only_link: Option<String>,
     },
     /// aria2, on all links.
     Aria2 {
-        /// Connections in all (`-s`, `-x`).
+        /// Total number of connections (`-s`, `-x`).
         connections: u32,
     },
     /// curl, which uses one link.
     Curl {
-        /// Which; none: the one that alone is best.
+        /// The link to use; `None` for the best single link.
         only_link: Option<String>,
     },
 }
 
 impl Client {
-    /// `marline get` as it comes.
+    /// `marline get` with its defaults.
     pub const MARLINE: Self = Self::Marline { policy: Policy::Marline, only_link: None };
 
-    /// Whether this is `marline get`, with whatever policy.
+    /// Whether this is `marline get`, with any policy.
     pub fn is_marline(&self) -> bool {
         matches!(self, Self::Marline { .. })
     }
 
-    /// The link that alone is used, where one is named.
+    /// The link that the client is restricted to, if one is named.
     pub fn only_link(&self) -> Option<&str> {
         match self {
             Self::Marline { only_link: only, .. } | Self::Curl { only_link: only } => only.as_deref(),
@@ -65,10 +65,10 @@ impl fmt::Display for Client {
     }
 }
 
-/// The word names no client.
+/// A text that names no known client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no client: marline, naive, static-limit, dynamic-limit, bdp-limit, single:LINK, aria2-sN or curl"
+    "`{0}` is not a client: expected marline, naive, static-limit, dynamic-limit, bdp-limit, single:LINK, aria2-sN or curl"
 )]
 pub struct ClientError(String);
 
@@ -84,7 +84,7 @@ impl FromStr for Client {
         };
         if let Some(connections) = name.strip_prefix("aria2-s") {
             let connections = connections.parse().map_err(|_| error())?;
-            // aria2 refuses more than 16 connections to one server.
+            // aria2 accepts at most 16 connections to one server.
             return match (connections, only_link) {
                 (1..=16, None) => Ok(Self::Aria2 { connections }),
                 _ => Err(error()),
@@ -94,7 +94,7 @@ impl FromStr for Client {
             return Ok(Self::Curl { only_link });
         }
         let policy = name.parse().map_err(|_| error())?;
-        // A single-link policy with a choice of links would pick by itself, and nobody could tell which.
+        // With several links the single-link policy would choose one itself, and the result would not show which.
         if policy == Policy::Single && only_link.is_none() {
             return Err(error());
         }

@@ -1,15 +1,16 @@
-//! The rates of one run, drawn around the mean that the scenario names.
+//! Rates of one run, drawn around the mean that the scenario gives.
 //!
-//! In: a case with deviations, the number of the run. Out: the case with the rates of that run.
+//! [`Case::with_sampled_rates`] returns the case with the rates of the given run.
 //!
-//! 1. Rates are normal around the mean, cut at two deviations and at a quarter of the mean: no link vanishes by chance.
-//! 2. Run 0 has the means. Later runs walk a Halton sequence (base 2 for the first link, 3 for the second, …), so that
-//!    few runs cover the distribution evenly and no two links move together.
-//! 3. Every client of a run gets the same rates: comparisons are paired. The paper drew anew for every download,
-//!    because it could not do otherwise.
-//! 4. Steps and events keep their proportion to the first rate. Traces and 802.11 media are left alone.
+//! 1. Rates are normally distributed around the mean, limited to two standard deviations and to at least a quarter
+//!    of the mean, so that no link disappears by chance.
+//! 2. Run 0 has the means. Later runs follow a Halton sequence (base 2 for the first link, 3 for the second, …). So
+//!    few runs cover the distribution evenly, and no two links change together.
+//! 3. All clients of a run get the same rates: comparisons are paired. The paper, which measured real links, had
+//!    different rates in every download.
+//! 4. Steps and events keep their ratio to the first rate. Traces and 802.11 channels are not changed.
 //!
-//! Seeded random numbers were not used: three draws from a normal distribution are often all on one side.
+//! Seeded random numbers do not serve here: three draws from a normal distribution are often all on one side.
 
 use marline_core::units::Bitrate;
 
@@ -17,7 +18,7 @@ use super::Case;
 use crate::spec::{Downlink, LinkEventKind};
 
 impl Case {
-    /// The case as it is in this run.
+    /// The case with the rates of this run.
     #[must_use]
     pub fn with_sampled_rates(&self, run: u32) -> Self {
         let mut case = self.clone();
@@ -46,18 +47,18 @@ impl Case {
     }
 }
 
-/// Where in its distribution the rate of this link lies in this run: between 0 and 1.
+/// Position of the link's rate within its distribution in this run, between 0 and 1.
 fn distribution_position(link_index: usize, run: u32) -> f64 {
     let base = [2, 3, 5, 7, 11, 13][link_index.min(5)];
     match base {
-        // The first number of base 2 is the middle, which run 0 has.
+        // The first number of base 2 is the middle, which run 0 already has.
         2 => halton(2, run + 1),
         _ if run == 0 => 0.5,
         base => halton(base, run),
     }
 }
 
-/// The digits of `n` in this base, mirrored behind the point.
+/// Radical inverse: the digits of `n` in this base, mirrored at the point.
 fn halton(base: u32, n: u32) -> f64 {
     let (mut n, mut weight, mut sum) = (n, 1.0, 0.0);
     while n > 0 {
@@ -68,7 +69,7 @@ fn halton(base: u32, n: u32) -> f64 {
     sum
 }
 
-/// The normal quantile: Abramowitz and Stegun 26.2.23, off by less than 0.00045.
+/// Quantile of the normal distribution: Abramowitz and Stegun 26.2.23, with an error below 0.00045.
 fn normal_quantile(fraction: f64) -> f64 {
     let tail_share = fraction.min(1.0 - fraction);
     let t = libm::sqrt(-2.0 * libm::log(tail_share));
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quantiles_are_those_of_the_tables() {
+    fn quantiles_equal_the_tabulated_values() {
         for (fraction, z) in [(0.5, 0.0), (0.975, 1.960), (0.025, -1.960), (0.8413, 1.0), (0.25, -0.6745)] {
             assert!((normal_quantile(fraction) - z).abs() < 0.001, "{fraction}: {}", normal_quantile(fraction));
         }

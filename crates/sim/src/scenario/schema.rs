@@ -1,9 +1,7 @@
-//! A scenario as it stands in its file, and the one place where it is judged.
+//! Schema of a scenario file, with its validation.
 //!
-//! In: TOML. Out: a [`Scenario`], or a line and what is wrong with it.
-//!
-//! 1. Each value is read by its own type, so that an error points at its line.
-//! 2. What only shows when values are put together (an event of a link that is not there) names the line of its case.
+//! 1. Each value is parsed by its own type, so that an error points to its line.
+//! 2. Problems that involve several values (an event of an unknown link) are reported at the line of the case.
 
 use std::fmt;
 use std::str::FromStr;
@@ -65,10 +63,10 @@ struct BaselineTable {
     ideal: f64,
 }
 
-/// A place in the text, in bytes, and what is wrong there.
+/// Offset in the text in bytes, and the problem found there.
 type FileProblem = (usize, String);
 
-/// The scenario, or the line and the problem.
+/// The scenario, or the line number and the problem.
 pub(super) fn parse(text: &str) -> Result<Scenario, (usize, String)> {
     let line = |offset: usize| text.bytes().take(offset).filter(|b| *b == b'\n').count() + 1;
     let file: ScenarioFile = toml::from_str(text).map_err(|error| {
@@ -90,14 +88,14 @@ fn validate(file: ScenarioFile) -> Result<Scenario, FileProblem> {
     };
     check_name(&defaults.name)?;
     let runs = match file.runs {
-        Some(runs) if *runs.get_ref() == 0 => return Err((runs.span().start, "no runs at all: write 1".into())),
+        Some(runs) if *runs.get_ref() == 0 => return Err((runs.span().start, "runs is zero: write 1".into())),
         Some(runs) => runs.into_inner(),
         None => 1,
     };
     let clients_at = file.clients.span().start;
     let clients: Vec<Client> = file.clients.into_inner().into_iter().map(|word| word.0).collect();
     if clients.is_empty() {
-        return Err((clients_at, "no client: write for example [\"marline\"]".into()));
+        return Err((clients_at, "clients is empty: write for example [\"marline\"]".into()));
     }
     let mut cases = Vec::new();
     if file.case.is_empty() {
@@ -106,7 +104,10 @@ fn validate(file: ScenarioFile) -> Result<Scenario, FileProblem> {
     for written in &file.case {
         let read = read_case(written.get_ref(), &defaults, written.span().start)?;
         if cases.iter().any(|other: &Case| other.name == read.name) {
-            return Err((written.get_ref().name.span().start, format!("a second case `{}`", read.name)));
+            return Err((
+                written.get_ref().name.span().start,
+                format!("the case name `{}` is used twice", read.name),
+            ));
         }
         cases.push(read);
     }
@@ -134,12 +135,12 @@ fn read_case(table: &CaseTable, defaults: &CaseTable, offset: usize) -> Result<C
     let links = links.ok_or_else(|| (offset, format!("case `{name}` has no links")))?;
     let (links_at, links) = (links.span().start, links.get_ref().clone());
     if links.is_empty() {
-        return Err((links_at, "no link at all".into()));
+        return Err((links_at, "links is empty: write at least one link".into()));
     }
     if let Some(duplicate) =
         links.iter().enumerate().find(|(n, link)| links[..*n].iter().any(|l| l.name == link.name))
     {
-        return Err((links_at, format!("two links are called `{}`", duplicate.1.name)));
+        return Err((links_at, format!("the link name `{}` is used twice", duplicate.1.name)));
     }
     let check_link = |link: &str, offset: usize| match links.iter().any(|known| known.name == link) {
         true => Ok(()),
@@ -153,7 +154,7 @@ fn read_case(table: &CaseTable, defaults: &CaseTable, offset: usize) -> Result<C
     let size = table.size.as_ref().or(defaults.size.as_ref());
     let size = size.ok_or_else(|| (offset, format!("case `{name}` has no size")))?;
     if size.get_ref().0.is_zero() {
-        return Err((size.span().start, "a download of nothing".into()));
+        return Err((size.span().start, "the size is zero: write at least 1B".into()));
     }
     let mut sigma = Vec::new();
     for written_deviation in table.sigma.as_ref().or(defaults.sigma.as_ref()).into_iter().flatten() {
@@ -175,12 +176,14 @@ fn read_case(table: &CaseTable, defaults: &CaseTable, offset: usize) -> Result<C
     Ok(Case { name, links, events, size: size.get_ref().0, threshold, baseline, sigma })
 }
 
-/// Names become names of files.
+/// Names are used in file names, so only safe characters are allowed.
 fn check_name(name: &Spanned<String>) -> Result<(), FileProblem> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match name.get_ref() {
         text if !text.is_empty() && text.chars().all(plain) && !text.starts_with('.') => Ok(()),
-        word => Err((name.span().start, format!("`{word}` is no name: letters, digits, `-`, `_` and `.`"))),
+        word => {
+            Err((name.span().start, format!("`{word}` is not a valid name: use letters, digits, `-`, `_` and `.`")))
+        }
     }
 }
 
@@ -210,7 +213,7 @@ fn read_threshold(table: &ThresholdTable) -> Result<Threshold, String> {
     }
 }
 
-/// A value that stands as a text.
+/// A value that is written as a string.
 #[derive(Clone)]
 struct Text<T>(T);
 
@@ -220,7 +223,7 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
     }
 }
 
-/// A duration; the standard library's has no text.
+/// A duration as text; the type of the standard library cannot be parsed.
 #[derive(Clone)]
 struct DurationText(Duration);
 
@@ -239,7 +242,7 @@ impl FromStr for Protocol {
         match s {
             "http" => Ok(Self::Http),
             "https" => Ok(Self::Https),
-            _ => Err(format!("`{s}` is no protocol: http or https")),
+            _ => Err(format!("`{s}` is not a protocol: write http or https")),
         }
     }
 }

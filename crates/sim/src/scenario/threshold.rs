@@ -1,46 +1,46 @@
-//! What is asked of marline in a case, and what the best other client reached there.
+//! Result that marline must reach in a case, and the best result of another client there.
 //!
-//! | written | met when |
+//! | text | condition |
 //! |---|---|
-//! | `{ ideal = 1.045 }` | the median time is at most so many times the ideal |
-//! | `{ paired = 1.0, worst = 1.015 }` | over all cases of the file, time ÷ aria2's best setting's: the median, and the largest |
-//! | `{ rss = "12MB" }` | the most memory that any run had is at most that |
-//! | `{ curl = 1.02, extra_time = "3ms", max_time = "560ms" }` | the median time is at most `curl` times curl's plus `extra_time`; and at most `max_time`, if named |
+//! | `{ ideal = 1.045 }` | the median time is at most this multiple of the ideal time |
+//! | `{ paired = 1.0, worst = 1.015 }` | ratio to the time of aria2's best setting: median and maximum over all cases |
+//! | `{ rss = "12MB" }` | the peak memory of every run is at most this |
+//! | `{ curl = 1.02, extra_time = "3ms", max_time = "560ms" }` | median ≤ curl's × `curl` + `extra_time`, and ≤ `max_time` if given |
 
 use marline_core::units::{DataSize, Duration};
 use serde::Serialize;
 
-/// The bound.
+/// A condition on the result of a case.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Threshold {
-    /// Times the ideal.
+    /// Maximum ratio to the ideal time.
     TimesIdeal(f64),
-    /// Times the best setting of aria2 in the same runs.
+    /// Maximum ratio to the best setting of aria2 in the same runs.
     TimesAria2 {
-        /// The median of all cases.
+        /// For the median of all cases.
         median: f64,
-        /// Each case.
+        /// Maximum ratio in every single case.
         worst: f64,
     },
-    /// The most memory.
+    /// Maximum resident memory of marline in any run.
     MaxRss(DataSize),
-    /// Against curl on the best single link.
+    /// Comparison with curl on the best single link.
     TimesCurl {
-        /// Times curl's.
+        /// Factor applied to curl's time.
         factor: f64,
-        /// And so much more.
+        /// Time added to the multiple of curl's time.
         extra_time: Duration,
-        /// Never more than this.
+        /// Absolute limit, if there is one.
         max_time: Option<Duration>,
     },
 }
 
-/// The best other client that was measured on such links.
+/// The best result of another client on such links.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Baseline {
-    /// Which client and setting.
+    /// Client and setting, such as `aria2-s2`.
     pub name: String,
-    /// Its time divided by the ideal.
+    /// Its time divided by the ideal time.
     pub times_ideal: f64,
 }

@@ -1,16 +1,16 @@
-//! What happens to a link while it runs: `3s:wifi=down`, `8s:wifi=up`, `3s:wifi=rate=2Mbit/s`.
+//! Events: changes of a running link, such as `3s:wifi=down`, `8s:wifi=up`, `3s:wifi=rate=2Mbit/s`.
 //!
-//! | change | what it means |
+//! | change | meaning |
 //! |---|---|
-//! | `down` | whatever the link has sent vanishes, silently: Wi-Fi out of range |
-//! | `hold` | nothing is sent, packets wait and the queue overflows: a cellular outage |
-//! | `up` | the end of `down` and of `hold` |
-//! | `rate=` | towards the client, and from it too unless the link has an uplink of its own; ends a trace |
-//! | `up=` | the rate from the client; ends a trace |
-//! | `loss=` | towards the client, and from it too unless the link has an `uploss=` |
-//! | `rtt=`, `jitter=` | as in the link's own line, from now on |
+//! | `down` | all transmitted packets are lost without any signal: Wi-Fi out of range |
+//! | `hold` | nothing is transmitted, packets are queued until the queue overflows: a cellular outage |
+//! | `up` | end of `down` and of `hold` |
+//! | `rate=` | downlink rate; also the uplink rate, unless the link has one of its own; replaces a trace |
+//! | `up=` | uplink rate; replaces a trace |
+//! | `loss=` | downlink loss; also the uplink loss, unless the link has an `uploss=` |
+//! | `rtt=`, `jitter=` | new values for the fields of the link |
 //!
-//! On an 802.11 medium the rates are PHY rates. A rate of zero is a hold that another rate ends.
+//! On an 802.11 channel, rates are PHY rates. A rate of zero is a hold that the next rate ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,21 +25,21 @@ use super::{Loss, SpecError};
 /// A change of a running link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkEventKind {
-    /// The rate towards the client; from it too unless the link has an uplink of its own.
+    /// Downlink rate; also the uplink rate unless the link has one of its own.
     Rate(Bitrate),
-    /// The rate from the client.
+    /// Uplink rate; from now on it no longer follows the downlink.
     UplinkRate(Bitrate),
-    /// What is sent from now on vanishes.
+    /// All packets transmitted from now on are lost.
     Down,
-    /// Nothing is sent from now on; packets wait.
+    /// Nothing is transmitted from now on; packets are queued.
     Hold,
-    /// The link works again.
+    /// End of an outage or a hold.
     Restore,
-    /// Another loss model, beginning in its good state.
+    /// A new loss model, starting in its good state.
     Loss(Loss),
-    /// Another delay, for packets sent from now on.
+    /// A new RTT, for packets transmitted from now on.
     Rtt(Duration),
-    /// Another jitter.
+    /// A new jitter, for packets transmitted from now on.
     Jitter(Duration),
 }
 
@@ -82,11 +82,11 @@ impl fmt::Display for LinkEventKind {
 /// A change at a time: `3s:wifi=down`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkEvent {
-    /// Since the start of the work.
+    /// Time since the start of the work.
     pub at: Duration,
-    /// The link's name.
+    /// Name of the link that changes.
     pub link: String,
-    /// What happens to it.
+    /// What changes about the link.
     pub change: LinkEventKind,
 }
 

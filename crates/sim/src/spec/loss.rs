@@ -1,9 +1,9 @@
-//! Which packets get lost: independently, or in bursts.
+//! Loss models: independent losses or bursts.
 //!
-//! Bernoulli: `loss=0.5%`. Gilbert-Elliott: `loss=ge:1%/25%/50%`, in this order: from the good state to the bad one
-//! with each packet, back from the bad one, and lost while in the bad one (none is lost in the good one). The mean is
-//! `enter / (enter + leave) × bad`, here 1.92 %. (Gilbert, BSTJ 1960; his h is what *survives* in the bad state, which
-//! is why the letters are not used.)
+//! Bernoulli: `loss=0.5%`. Gilbert-Elliott: `loss=ge:1%/25%/50%` has the probability to enter the bad state,
+//! evaluated with each packet, the probability to leave it, and the loss in the bad state (there is none in the
+//! good state). The mean is `enter / (enter + leave) × bad`, here 1.92 %. (Gilbert, BSTJ 1960. His letters are not
+//! used because his h is the probability to *survive* in the bad state.)
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,27 +12,27 @@ use marline_core::units::Ratio;
 
 use super::SpecError;
 
-/// A loss model.
+/// A model of random packet loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// Each packet by itself.
+    /// Each packet is lost independently.
     Independent(Ratio),
-    /// In bursts.
+    /// Losses in bursts: a Markov chain with a good and a bad state.
     GilbertElliott {
-        /// From the good state to the bad one, asked with each packet.
+        /// Probability per packet to change from the good to the bad state.
         enter_bad: Ratio,
-        /// From the bad state to the good one, asked with each packet.
+        /// Probability per packet to change from the bad to the good state.
         leave_bad: Ratio,
-        /// Lost while the state is bad.
+        /// Loss probability in the bad state.
         loss_in_bad: Ratio,
     },
 }
 
 impl Loss {
-    /// No packet.
+    /// No packet is lost.
     pub const NONE: Self = Self::Independent(Ratio::ZERO);
 
-    /// The share that is lost in the long run.
+    /// Share of lost packets in the long run.
     pub fn mean(self) -> Ratio {
         match self {
             Self::Independent(share) => share,

@@ -1,4 +1,4 @@
-//! A policer's rate and burst: `police=20Mbit/s:64KiB`.
+//! Text format of a policer's rate and burst: `police=20Mbit/s:64KiB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use marline_core::units::{Bitrate, DataSize};
 use super::SpecError;
 use super::format::{format_rate, format_size};
 
-/// A token bucket that drops what exceeds it and never delays (the single rate of RFC 2697). Each direction of a link
-/// has a bucket of its own, in front of the queue.
+/// A token bucket that drops nonconforming packets and never delays (a single-rate policer as in RFC 2697). Each
+/// direction of a link has its own bucket, in front of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicerSpec {
-    /// How fast the bucket fills, in bits of IP packets.
+    /// Fill rate, in bits of IP packets.
     pub rate: Bitrate,
-    /// The size of the bucket, which is full at the start.
+    /// Size of the bucket, which is full at the start.
     pub burst: DataSize,
 }
 

@@ -1,12 +1,10 @@
-//! A link's fields as they were written, and the one place where they are judged.
+//! Fields of a link as text, with their validation.
 //!
-//! In: the fields of a line or of a table, as text. Out: a [`LinkSpec`] or the first field that is wrong.
+//! 1. A field may be given once. Unknown fields are rejected with the list of known ones.
+//! 2. A field with its default value is not printed.
 //!
-//! 1. A field may stand once. Unknown fields are refused with the list of known ones.
-//! 2. A field that says no more than its absence does not print.
-//!
-//! Reading each field straight into its type was not done: whether a field may stand depends on others (a rate beside a
-//! trace), and a table's fields come in any order.
+//! The fields are not parsed directly into their types. Whether a field is allowed depends on others (a rate beside
+//! a trace), and the fields of a table come in any order.
 
 use std::path::PathBuf;
 
@@ -16,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::format::{format_duration, format_rate, format_size};
 use super::{Downlink, LinkSpec, Loss, PolicerSpec, QueueLimit, SpecError, TraceFile, Uplink, kind_from_name};
 
-/// The fields as text; absent ones are none.
+/// Fields of a link as text; `None` if absent.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LinkFields {
@@ -59,7 +57,7 @@ const FIELDS: &str = "kind=, medium=, rate=, steps=, trace=, up=, uptrace=, rtt=
                       police=, mtu=, reorder or codel";
 
 impl LinkFields {
-    /// Takes a line apart.
+    /// Splits a line into its fields.
     pub(super) fn from_line(line: &str) -> Result<Self, SpecError> {
         let mut parts = line.split(',');
         let mut fields = Self { name: parts.next().unwrap_or("").to_string(), ..Self::default() };
@@ -69,7 +67,7 @@ impl LinkFields {
         Ok(fields)
     }
 
-    /// The line again.
+    /// Joins the fields to a line.
     pub(super) fn to_line(&self) -> String {
         let fields = [
             ("kind", &self.kind),
@@ -101,7 +99,7 @@ impl LinkFields {
         line
     }
 
-    /// The fields of a link; those that say no more than their absence are left out.
+    /// Fields of a link, without those that have their defaults.
     pub(super) fn from_spec(spec: &LinkSpec) -> Self {
         let path_text = |trace: &TraceFile| Some(trace.path.display().to_string());
         let nonzero_time = |time: Duration| (!time.is_zero()).then(|| format_duration(time));
@@ -144,7 +142,7 @@ impl LinkFields {
         fields
     }
 
-    /// Judges the fields.
+    /// Checks all fields and builds the link.
     pub(super) fn validate(&self) -> Result<LinkSpec, SpecError> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if !(1..=15).contains(&self.name.len()) || !self.name.chars().all(is_allowed) {
@@ -174,11 +172,11 @@ impl LinkFields {
             return Err(self.field_error(
                 "jitter",
                 &self.jitter,
-                "at most half the rtt, or packets would arrive before",
+                "at most half the rtt, or packets would arrive before they are sent",
             ));
         }
         if spec.reorder && spec.jitter.is_zero() {
-            return Err(SpecError::new(&self.field_path("reorder"), "reorder", "jitter= beside it"));
+            return Err(SpecError::new(&self.field_path("reorder"), "reorder", "reorder only with jitter="));
         }
         Ok(spec)
     }
@@ -188,7 +186,7 @@ impl LinkFields {
         let carrier = match (&self.trace, &self.medium) {
             (Some(_), Some(_)) => return Err(self.field_error("trace", &self.trace, "no medium= beside a trace")),
             (Some(_), None) if rate.is_some() => {
-                return Err(self.field_error("rate", &self.rate, "no rate= beside a trace, which is one"));
+                return Err(self.field_error("rate", &self.rate, "no rate= beside a trace, which sets the rate"));
             }
             (Some(file), None) => Downlink::Trace(self.trace_file("trace", file)?),
             (None, Some(_)) => match self.field("medium", &self.medium)? {
@@ -206,7 +204,7 @@ impl LinkFields {
             return Err(self.field_error(
                 "steps",
                 &self.steps,
-                "steps= only beside a rate= without trace and medium",
+                "steps= only beside a rate= and without trace or medium",
             ));
         }
         Ok(carrier)
@@ -320,7 +318,7 @@ impl LinkFields {
     }
 }
 
-/// A type that a field may hold, and how to ask for it.
+/// A type that a field may have, with the text that describes it in errors.
 trait FieldType: std::str::FromStr {
     const EXPECTED: &'static str;
 }
@@ -351,7 +349,7 @@ impl FieldType for crate::wifi_mac::WifiPreset {
 }
 
 const DEFAULT_MTU: DataSize = DataSize::from_bytes(1500);
-/// From what every IPv4 host must accept (RFC 791 §3.1) to what its length field can say.
+/// From the size that every IPv4 host must accept (RFC 791 §3.1) to the maximum of the length field.
 const MTU_RANGE: std::ops::RangeInclusive<u64> = 576..=65_535;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]

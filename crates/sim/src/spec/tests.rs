@@ -1,4 +1,4 @@
-//! Each form reads back as the same value; what is wrong is refused in the words of who wrote it.
+//! Text format of links: each form parses back to the same value, and errors name the field and what is expected.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn a_short_line_has_the_defaults() {
 }
 
 #[test]
-fn the_name_suggests_a_kind_and_kind_overrules_it() {
+fn the_kind_follows_from_the_name_unless_it_is_given() {
     let kind = |line: &str| parse_link(line).kind;
     for (name, expected) in [
         ("wifi", LinkKind::Wifi),
@@ -40,7 +40,7 @@ fn the_name_suggests_a_kind_and_kind_overrules_it() {
 }
 
 #[test]
-fn each_form_prints_as_it_was_written() {
+fn each_form_round_trips_through_text() {
     for line in [
         "wifi,rate=80Mbit/s,rtt=20ms",
         "wifi,kind=ethernet,rate=80Mbit/s,up=20Mbit/s,rtt=20ms,jitter=3ms,loss=0.5%,queue=50ms,mtu=1280B",
@@ -59,7 +59,7 @@ fn each_form_prints_as_it_was_written() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_value_and_what_is_expected() {
+fn errors_name_the_field_its_value_and_what_is_expected() {
     for (line, parts) in [
         ("", &["link: ``", "1 to 15 letters"][..]),
         ("wi fi,rate=1Mbit/s", &["link: `wi fi`"]),
@@ -103,7 +103,7 @@ fn what_is_wrong_is_named_with_its_value_and_what_is_expected() {
 }
 
 #[test]
-fn a_table_and_a_line_say_the_same() {
+fn a_table_and_a_line_give_the_same_link() {
     #[derive(serde::Serialize, serde::Deserialize)]
     struct File {
         links: Vec<LinkSpec>,
@@ -130,7 +130,7 @@ fn a_table_and_a_line_say_the_same() {
 }
 
 #[test]
-fn events_read_as_they_print() {
+fn events_round_trip_through_text() {
     for written in [
         "3s:wifi=down",
         "8s:wifi=up",
@@ -155,7 +155,7 @@ fn events_read_as_they_print() {
 }
 
 #[test]
-fn an_event_that_says_nothing_is_refused() {
+fn a_malformed_event_is_rejected() {
     for (written, part) in [
         ("wifi=down", "TIME:LINK=CHANGE"),
         ("3:wifi=down", "TIME:LINK=CHANGE"),
@@ -173,7 +173,7 @@ fn an_event_that_says_nothing_is_refused() {
 }
 
 #[test]
-fn traces_are_found_in_the_directories_packed_or_not() {
+fn traces_are_found_in_the_directories_compressed_or_not() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.down"), "1\n2\n").unwrap();
     let mut gz = flate2::write::GzEncoder::new(
@@ -193,7 +193,7 @@ fn traces_are_found_in_the_directories_packed_or_not() {
 
 proptest! {
     #[test]
-    fn any_link_reads_back_as_itself(
+    fn any_link_round_trips_through_text(
         name in "[a-z][a-z0-9_.-]{0,14}",
         rate in 1..u64::MAX,
         up in proptest::option::of(1..u64::MAX),

@@ -1,13 +1,12 @@
-//! Was the window the limit, or had the sender nothing more to send?
+//! Detects whether the congestion window or the application limits the sender.
 //!
-//! In: how much was on its way when the sender stopped. Out: whether an ACK may let the window grow.
-//!
-//! A window that was never filled proves nothing about the path (RFC 7661 §1). As in Linux: in slow start it counts as
-//! filled when half of it was, later only when all of it was; the finding holds for one window of data.
+//! Only in the former case may an ACK let the window grow, because a window that was never filled proves nothing
+//! about the path (RFC 7661 §1). As in Linux, in slow start it counts as filled when half of it was used, later
+//! only when all of it was. The result holds for one window of data.
 
 use super::congestion::Congestion;
 
-/// What is known of the present window of data.
+/// Result for the current window of data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CwndLimited {
     is_limited: bool,
@@ -16,14 +15,14 @@ pub(super) struct CwndLimited {
 }
 
 impl CwndLimited {
-    /// The sender stopped with so many segments outstanding, because the window was full or for another reason.
+    /// The sender has stopped with `outstanding` segments; `limited` if the congestion window was the reason.
     pub(super) fn on_pause(&mut self, limited: bool, outstanding: u32, una: u64, nxt: u64) {
         if una >= self.round_end || limited || (!self.is_limited && outstanding > self.max_outstanding) {
             *self = Self { is_limited: limited, max_outstanding: outstanding, round_end: nxt };
         }
     }
 
-    /// Whether the window was the limit.
+    /// Whether the congestion window is the limit.
     pub(super) fn is_limited(&self, congestion: &Congestion) -> bool {
         let half_filled = congestion.in_slow_start() && congestion.cwnd < self.max_outstanding.saturating_mul(2);
         self.is_limited || half_filled

@@ -1,12 +1,10 @@
-//! How fast is the window brought down after a loss?
+//! Proportional rate reduction: how the window shrinks to the new threshold after a loss (RFC 6937 §3).
 //!
-//! In: what each ACK delivered. Out: the window that lets the right number of segments out in answer.
-//!
-//! Proportional rate reduction (RFC 6937 §3, the slow-start reduction bound): while more is in flight than the new
-//! threshold, segments go out in the proportion threshold : old window; below it, as many as were delivered, one more
-//! if the ACK moved the edge without a new loss. Halving at once was not used: it silences the sender for half a round.
+//! While more is in flight than the threshold, segments are sent in the proportion threshold : old window. Below
+//! the threshold, as many are sent as were delivered, plus one if the ACK advances without a new loss (slow-start
+//! reduction bound). Halving the window at once would stop the sender for half a round.
 
-/// The state of one reduction.
+/// State of one reduction, from its loss to the end of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prr {
     prior_cwnd: u32,
@@ -14,22 +12,22 @@ pub(super) struct Prr {
     sent: u32,
 }
 
-/// What an ACK says to the reduction.
+/// What an ACK contributes to the reduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSummary {
-    /// Segments that it delivered.
+    /// Number of segments that it delivers.
     pub(super) delivered: u32,
-    /// It moved the edge and showed no new loss.
+    /// Whether it advances the first unacknowledged number without showing a new loss.
     pub(super) advanced_without_loss: bool,
 }
 
 impl Prr {
-    /// A reduction from a window of `before` segments.
+    /// Starts a reduction from a window of `before` segments.
     pub(super) const fn new(before: u32) -> Self {
         Self { prior_cwnd: before, delivered: 0, sent: 0 }
     }
 
-    /// The window after an ACK.
+    /// Window after an ACK, in segments.
     pub(super) fn on_ack(&mut self, ack: AckSummary, in_flight: u32, threshold: u32) -> u32 {
         self.delivered += ack.delivered;
         let min_segments = u32::from(self.sent == 0);
@@ -45,7 +43,7 @@ impl Prr {
         in_flight + allowed.max(min_segments)
     }
 
-    /// A segment went out.
+    /// A segment was sent.
     pub(super) fn on_sent(&mut self) {
         self.sent += 1;
     }
@@ -56,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reduction_to_half_sends_one_for_two() {
+    fn a_reduction_to_half_sends_one_segment_for_two_delivered() {
         let mut prr = Prr::new(20);
         let mut in_flight = 19;
         let mut sent = 0;
@@ -73,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_segment_goes_out_at_once() {
+    fn the_first_retransmission_is_sent_at_once() {
         let mut prr = Prr::new(100);
         assert_eq!(prr.on_ack(AckSummary { delivered: 0, advanced_without_loss: false }, 90, 70), 91);
     }

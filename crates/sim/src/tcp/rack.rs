@@ -1,17 +1,13 @@
-//! Which segments are lost?
+//! RACK loss detection (RFC 8985): decides by send times which segments are lost.
 //!
-//! In: what was delivered, and when it had been sent. Out: a time before which everything sent earlier, and not
-//! delivered, is lost.
-//!
-//! 1. A segment is lost when one that was sent later has arrived and a round trip plus a reordering window has passed
+//! 1. A segment is lost if one that was sent later has arrived, and an RTT plus the reordering window has passed
 //!    since it was sent (RFC 8985 §6.2).
-//! 2. The window is a quarter of the smallest round trip, at most an eighth of the smoothed one. While no reordering
-//!    has been seen it is zero during recovery and from three selectively acknowledged segments on: the classic
-//!    three duplicates (Linux; RFC 8985 §6.2 step 4).
-//!    What was once called lost is not looked at again until it is sent again: where a reduction is taken back before that, it
-//!    waits for the timer (Linux).
-//! 3. The arrival of a repeated segment after less than the smallest round trip belongs to its first copy and tells
-//!    nothing.
+//! 2. The reordering window is a quarter of the minimum RTT, at most an eighth of the smoothed RTT. While no
+//!    reordering was seen, it is zero during recovery and once three segments are selectively acknowledged: the
+//!    classic three duplicate ACKs (Linux; RFC 8985 §6.2 step 4). A segment that was marked as lost is not examined
+//!    again before it is retransmitted. If the reduction is undone before that, only the timer repairs it (Linux).
+//! 3. If a retransmitted segment is acknowledged in less than the minimum RTT, the ACK belongs to the original and
+//!    is ignored.
 
 use core::time::Duration;
 
@@ -20,7 +16,7 @@ use marline_core::units::Instant;
 use super::rtt::RttEstimator;
 use super::scoreboard::{Scoreboard, SentSegment};
 
-/// What RACK remembers of the newest delivered segment.
+/// State of the loss detection: the most recently sent segment among those delivered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rack {
     newest_delivered: Option<(Instant, u64)>,
@@ -29,7 +25,7 @@ pub(super) struct Rack {
 }
 
 impl Rack {
-    /// A segment has arrived.
+    /// A segment was delivered.
     pub(super) fn on_delivered(&mut self, now: Instant, sent: &SentSegment, min_rtt: Duration) {
         let rtt = now.since(sent.sent_at);
         if sent.is_retransmitted && rtt < min_rtt {
@@ -42,12 +38,13 @@ impl Rack {
         }
     }
 
-    /// A segment that was sent once arrived after one with a higher number.
+    /// A segment sent once was delivered after one with a higher sequence number.
     pub(super) fn on_reordered(&mut self) {
         self.has_seen_reordering = true;
     }
 
-    /// Marks what is lost by now. Returns how many, and when to look again for those whose window still runs.
+    /// Marks the segments that are lost by now. Returns their number, and when to check again those whose
+    /// reordering window has not passed yet.
     pub(super) fn detect_losses(
         &self,
         now: Instant,
@@ -71,7 +68,7 @@ impl Rack {
         (lost, recheck_at)
     }
 
-    /// Whether a timeout now means that this segment is lost too, and not only late.
+    /// Whether a retransmission timeout at `now` means that this segment is lost as well, not just late.
     pub(super) fn is_lost_on_timeout(&self, now: Instant, sent: &SentSegment, rtt: &RttEstimator) -> bool {
         sent.sent_at + self.rtt.max(rtt.smoothed()) <= now
     }
@@ -84,7 +81,7 @@ impl Rack {
     }
 }
 
-/// RFC 5681 §3.2's threshold.
+/// Duplicate ACK threshold of RFC 5681 §3.2.
 const DUP_THRESH: u32 = 3;
 
 #[cfg(test)]
@@ -105,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_later_arrival_waits_for_the_reordering_window() {
+    fn one_later_delivery_waits_for_the_reordering_window() {
         let (mut board, rtt) = three_on_their_way();
         let mut rack = Rack::default();
         let now = Instant::from_millis(42);
@@ -116,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn in_recovery_a_later_arrival_is_proof() {
+    fn in_recovery_a_later_delivery_proves_the_loss() {
         let (mut board, rtt) = three_on_their_way();
         let mut rack = Rack::default();
         let now = Instant::from_millis(42);

@@ -1,16 +1,15 @@
-//! What has arrived, and when is the other side told?
+//! Receiver of one direction: which data has arrived, and when and how it is acknowledged.
 //!
-//! In: data segments. Out: how far the stream is complete, and ACKs with SACK blocks, now or a little later.
+//! 1. These segments are acknowledged at once: the first 16, every second full segment, everything out of order,
+//!    what fills the last gap, duplicates, and the FIN. All others are acknowledged after 40 ms (RFC 5681 §4.2,
+//!    Linux's constants).
+//! 2. The first SACK block contains the newest segment, followed by the previous blocks (RFC 2018 §4). A duplicate
+//!    is reported before all others (RFC 2883 §4).
+//! 3. The echoed timestamp is that of the first segment that advanced the stream since the last ACK (RFC 7323
+//!    §4.3), so that the sender's RTT sample includes the ACK delay.
+//! 4. The receiver's own RTT is the time from an ACK to the first full segment that echoes it.
 //!
-//! 1. An ACK goes out at once for the first 16 segments, for every second full segment, for anything out of order, for
-//!    what fills the last hole, for duplicates and for FIN; otherwise after 40 ms (RFC 5681 §4.2, Linux's figures).
-//! 2. SACK blocks: the one with the newest segment first, then the ones before it (RFC 2018 §4); a duplicate comes
-//!    before all of them (RFC 2883 §4).
-//! 3. The timestamp echoed is that of the segment that moved the edge first since the last ACK (RFC 7323 §4.3), so that
-//!    the sender's measure contains the delay of the ACK.
-//! 4. The receiver's own round-trip time is that from an ACK to the first full segment that echoes it.
-//!
-//! The application reads at once whatever is complete, so the window never closes.
+//! The application reads complete data at once, so the window never closes.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -19,7 +18,7 @@ use marline_core::units::{DataSize, Instant};
 
 use super::segment::{SackBlocks, Segment, SeqRange};
 
-/// One direction's receiving end.
+/// Receiving side of one direction.
 #[derive(Clone, Debug)]
 pub(super) struct Receiver {
     rcv_nxt: u64,
@@ -40,7 +39,7 @@ pub(super) struct Receiver {
     received_bytes: u64,
 }
 
-/// Whether an ACK is owed.
+/// Whether and when an ACK must be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PendingAck {
     Nothing,
@@ -49,7 +48,7 @@ enum PendingAck {
 }
 
 impl Receiver {
-    /// Waits for number zero; `mss` is a full segment's payload.
+    /// Expects sequence number zero; `mss` is the payload of a full segment.
     pub(super) fn new(mss: u64, window: DataSize, sack: bool) -> Self {
         Self {
             rcv_nxt: 0,
@@ -71,7 +70,7 @@ impl Receiver {
         }
     }
 
-    /// Takes what a segment carries; handshake and window are the socket's and the sender's matter.
+    /// Processes the data of a segment; handshake and window are handled by the socket and the sender.
     pub(super) fn on_segment(&mut self, now: Instant, segment: &Segment) {
         if segment.seqs.start <= self.last_acked && self.ts_recent.is_none_or(|echo| echo <= segment.ts_val) {
             self.ts_recent = Some(segment.ts_val);
@@ -92,12 +91,12 @@ impl Receiver {
         }
     }
 
-    /// The peer must be answered at once (a handshake's end, a probe).
+    /// Requests an immediate ACK (end of a handshake, a probe).
     pub(super) fn request_ack(&mut self) {
         self.pending_ack = PendingAck::Now;
     }
 
-    /// An ACK goes out with the segment that is being made.
+    /// SACK blocks for the segment that is being built, which also counts as the ACK.
     pub(super) fn take_sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         for block in
@@ -111,12 +110,12 @@ impl Receiver {
         blocks
     }
 
-    /// Whether an ACK that goes out now has SACK blocks.
+    /// Whether an ACK sent now would have SACK blocks.
     pub(super) fn has_blocks(&self) -> bool {
         self.uses_sack && (self.dsack.is_some() || !self.recent_blocks.is_empty())
     }
 
-    /// Whether an ACK is to go out now even without data.
+    /// Whether an ACK must be sent now, even without data.
     pub(super) fn is_ack_due(&self, now: Instant) -> bool {
         match self.pending_ack {
             PendingAck::Nothing => false,
@@ -133,47 +132,47 @@ impl Receiver {
         }
     }
 
-    /// Bytes complete from the stream's start.
+    /// Bytes received in order since the start of the stream.
     pub(super) fn in_order_bytes(&self) -> u64 {
         self.fin_seq.map_or(self.rcv_nxt, |fin| self.rcv_nxt.min(fin))
     }
 
-    /// Whether the stream is complete and ended.
+    /// Whether the whole stream, including the FIN, has arrived.
     pub(super) fn is_finished(&self) -> bool {
         self.fin_seq.is_some_and(|fin| self.rcv_nxt > fin)
     }
 
-    /// The number to be acknowledged.
+    /// Next expected sequence number, which ACKs carry.
     pub(super) const fn rcv_nxt(&self) -> u64 {
         self.rcv_nxt
     }
 
-    /// The number that was acknowledged last.
+    /// The sequence number acknowledged last.
     pub(super) const fn last_acked(&self) -> u64 {
         self.last_acked
     }
 
-    /// The other side's clock to be echoed.
+    /// Timestamp of the peer to be echoed.
     pub(super) const fn ts_recent(&self) -> Option<Instant> {
         self.ts_recent
     }
 
-    /// Room behind the acknowledged number.
+    /// Receive window, counted from the acknowledged number.
     pub(super) const fn window(&self) -> DataSize {
         self.window
     }
 
-    /// Round-trip time as seen from here; zero before the first.
+    /// RTT measured by the receiver; zero before the first sample.
     pub(super) const fn rtt(&self) -> Duration {
         self.rtt
     }
 
-    /// Segments that came out of order.
+    /// Number of segments that arrived out of order.
     pub(super) const fn out_of_order_segments(&self) -> u32 {
         self.out_of_order_segments
     }
 
-    /// Different bytes that have arrived, complete or not.
+    /// Number of distinct bytes that have arrived.
     pub(super) const fn received_bytes(&self) -> u64 {
         self.received_bytes
     }
@@ -246,7 +245,7 @@ impl Receiver {
         self.recent_blocks.truncate(MAX_SACK_BLOCKS);
     }
 
-    /// Numbers of `data` that have not arrived yet.
+    /// Number of bytes in `data` that have not arrived before.
     fn new_bytes_in(&self, data: SeqRange) -> u64 {
         let from = self.out_of_order_ranges.partition_point(|block| block.end <= data.start);
         let received_blocks = self.out_of_order_ranges.range(from..).take_while(|block| block.start < data.end);
@@ -273,11 +272,11 @@ impl Receiver {
     }
 }
 
-/// Linux's `TCP_MAX_QUICKACKS`.
+/// Immediate ACKs at the start and after a duplicate: Linux's `TCP_MAX_QUICKACKS`.
 const QUICK_ACKS: u32 = 16;
-/// Linux's `TCP_DELACK_MIN`.
+/// Delay of an ACK: Linux's `TCP_DELACK_MIN`.
 const DELAYED_ACK: Duration = Duration::from_millis(40);
-/// Linux's `selective_acks`.
+/// Blocks remembered: size of Linux's `selective_acks`.
 const MAX_SACK_BLOCKS: usize = 4;
 
 #[cfg(test)]
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filled_hole_moves_the_edge_over_all_of_it() {
+    fn a_filled_gap_advances_the_stream_over_all_received_data() {
         let mut r = receiver();
         for n in [1, 2, 4, 0] {
             r.on_segment(Instant::ZERO, &segment(n));
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_quick_start_every_second_segment_is_acknowledged_or_40_ms_pass() {
+    fn after_the_quick_acks_every_second_segment_or_40_ms_cause_an_ack() {
         let mut r = receiver();
         for n in 0..16 {
             r.on_segment(Instant::ZERO, &segment(n));
@@ -350,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_counts_only_when_everything_before_it_is_there() {
+    fn a_stream_is_finished_only_when_all_data_before_the_fin_has_arrived() {
         let mut r = receiver();
         let last = Segment { flags: Flags { fin: true, ..Flags::default() }, ..segment(1) };
         r.on_segment(Instant::ZERO, &last);
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_trip_is_measured_from_the_echo() {
+    fn the_receiver_measures_the_rtt_from_the_echoed_timestamp() {
         let mut r = receiver();
         let data = Segment { ts_ecr: Some(Instant::from_millis(10)), ..segment(0) };
         r.on_segment(Instant::from_millis(60), &data);

@@ -1,14 +1,14 @@
-//! How long does a round trip take, and when is silence a loss?
+//! RTT estimation: smoothed and minimum RTT, and the timeouts derived from them.
 //!
-//! In: round-trip times of segments that were sent once. Out: their smoothed value, their smallest, and the timeout.
+//! Only segments that were sent once are sampled.
 //!
-//! 1. Smoothing and variance by RFC 6298 §2 with its gains of 1/8 and 1/4.
-//! 2. The variance's share of the timeout is never below 200 ms, which is how Linux reads the RFC's lower bound.
-//! 3. The smallest is kept for ever; Linux forgets it after five minutes, longer than any download here.
+//! 1. Smoothed RTT and variance follow RFC 6298 §2, with gains of 1/8 and 1/4.
+//! 2. The variance term of the timeout is at least 200 ms, which is how Linux implements the RFC's minimum.
+//! 3. The minimum is kept forever. Linux forgets it after five minutes, which is longer than any download here.
 
 use core::time::Duration;
 
-/// One connection's estimate of its round-trip time.
+/// RTT estimate of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RttEstimator {
     smoothed: Option<Duration>,
@@ -32,17 +32,17 @@ impl RttEstimator {
         }
     }
 
-    /// The smoothed round-trip time; zero before the first sample.
+    /// Smoothed RTT; zero before the first sample.
     pub(super) fn smoothed(&self) -> Duration {
         self.smoothed.unwrap_or_default()
     }
 
-    /// The smallest sample; zero before the first.
+    /// Minimum RTT; zero before the first sample.
     pub(super) fn min(&self) -> Duration {
         self.min.unwrap_or_default()
     }
 
-    /// When an unanswered segment is given up, without back-off.
+    /// Retransmission timeout, without backoff.
     pub(super) fn rto(&self) -> Duration {
         match self.smoothed {
             None => INITIAL_RTO,
@@ -50,7 +50,7 @@ impl RttEstimator {
         }
     }
 
-    /// When an unanswered tail is probed (RFC 8985 §7.2), with `in_flight` segments on their way.
+    /// Timeout of the tail-loss probe (RFC 8985 §7.2), with `in_flight` segments in flight.
     pub(super) fn probe_timeout(&self, in_flight: u32) -> Duration {
         let margin = if in_flight == 1 { MIN_RTO_VARIANCE } else { PROBE_MARGIN };
         match self.smoothed {
@@ -60,11 +60,11 @@ impl RttEstimator {
     }
 }
 
-/// RFC 6298 §2.1.
+/// Retransmission timeout before the first sample (RFC 6298 §2.1).
 pub(super) const INITIAL_RTO: Duration = Duration::from_secs(1);
-/// Linux's `tcp_rto_min_us`; also the other side's longest delay of an ACK, which a single segment must wait for.
+/// Linux's `tcp_rto_min_us`; also the peer's maximum ACK delay, which applies to a single segment in flight.
 const MIN_RTO_VARIANCE: Duration = Duration::from_millis(200);
-/// Two ticks of a kernel with 250 a second.
+/// Two ticks of a kernel with 250 ticks per second.
 const PROBE_MARGIN: Duration = Duration::from_millis(8);
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_path_times_out_200_ms_after_its_round_trip() {
+    fn the_rto_of_a_steady_path_is_its_rtt_plus_200_ms() {
         let mut rtt = RttEstimator::default();
         assert_eq!(rtt.rto(), Duration::from_secs(1));
         for _ in 0..50 {

@@ -1,11 +1,10 @@
-//! What is on its way, and what is known of each piece?
+//! Scoreboard of the sender: the state of every segment that is not cumulatively acknowledged.
 //!
-//! In: segments sent, acknowledged, selectively acknowledged, lost. Out: how many count as in flight, and which is to
-//! be sent again.
+//! It counts the segments in flight and selects the segment to be retransmitted.
 //!
-//! 1. A segment is in flight unless it was selectively acknowledged or counts as lost; a copy sent again counts once
-//!    more (RFC 6675's pipe, by segments).
-//! 2. Segments are never cut or joined: what was sent once is sent again as it was.
+//! 1. A segment is in flight unless it was selectively acknowledged or is marked as lost; a retransmission counts
+//!    once more (the pipe of RFC 6675, in segments).
+//! 2. Segments are never split or merged: a retransmission is equal to the original.
 
 use std::collections::VecDeque;
 
@@ -13,34 +12,35 @@ use marline_core::units::Instant;
 
 use super::segment::SeqRange;
 
-/// One segment that was sent and not yet cumulatively acknowledged.
+/// A segment that was sent and is not cumulatively acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentSegment {
-    /// Its payload.
+    /// Sequence numbers of its payload.
     pub(super) data: SeqRange,
-    /// It carries the FIN.
+    /// Whether it carries the FIN.
     pub(super) has_fin: bool,
-    /// When its newest copy went out.
+    /// When it was last sent.
     pub(super) sent_at: Instant,
-    /// It was sent more than once.
+    /// Whether it was sent more than once.
     pub(super) is_retransmitted: bool,
-    /// It was selectively acknowledged.
+    /// Whether it was selectively acknowledged.
     pub(super) is_sacked: bool,
-    /// It counts as lost.
+    /// Whether it is marked as lost.
     pub(super) is_lost: bool,
-    /// A newer copy is on its way. It counts as lost, too, unless a reduction was taken back since.
+    /// Whether a retransmission is in flight. Such a segment is also marked as lost, unless the reduction was
+    /// undone since.
     pub(super) has_retransmit_in_flight: bool,
-    /// RACK looks at it.
+    /// Whether RACK examines it.
     pub(super) is_rack_candidate: bool,
 }
 
 impl SentSegment {
-    /// The number behind it.
+    /// End of its sequence numbers, including the FIN.
     pub(super) const fn end(&self) -> u64 {
         self.data.end + self.has_fin as u64
     }
 
-    /// Another copy of it goes out.
+    /// Marks it as sent again at `now` and returns the result.
     fn retransmit(&mut self, now: Instant) -> Self {
         (self.has_retransmit_in_flight, self.is_retransmitted, self.is_rack_candidate, self.sent_at) =
             (true, true, true, now);
@@ -48,21 +48,21 @@ impl SentSegment {
     }
 }
 
-/// All segments on their way, by number.
+/// All segments that are not cumulatively acknowledged, in order of their sequence numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
     unacked: VecDeque<SentSegment>,
     sacked: u32,
     lost: u32,
     retransmits_in_flight: u32,
-    /// Duplicate ACKs that stand for segments, where there are no SACK blocks.
+    /// Number of duplicate ACKs that stand for delivered segments, on connections without SACK.
     dup_acks: u32,
-    /// One past the highest number that was selectively acknowledged.
+    /// End of the highest selectively acknowledged range.
     highest_sacked: u64,
 }
 
 impl Scoreboard {
-    /// A segment goes out for the first time.
+    /// A segment is sent for the first time.
     pub(super) fn push(&mut self, data: SeqRange, fin: bool, at: Instant) {
         let (repeated, sacked, lost, resent) = (false, false, false, false);
         self.unacked.push_back(SentSegment {
@@ -77,7 +77,7 @@ impl Scoreboard {
         });
     }
 
-    /// Takes the first segment that lies before `ack` off the board.
+    /// Removes the first segment if all of it is acknowledged by `ack`.
     pub(super) fn pop_acked(&mut self, ack: u64) -> Option<SentSegment> {
         if self.unacked.front()?.end() > ack {
             return None;
@@ -89,7 +89,7 @@ impl Scoreboard {
         Some(sent)
     }
 
-    /// Marks everything in `block` as arrived and tells of each segment for which this is news.
+    /// Marks all segments within `block` as delivered, and calls `on_newly_sacked` for those not marked before.
     pub(super) fn sack(&mut self, block: SeqRange, mut on_newly_sacked: impl FnMut(&SentSegment)) {
         let from = self.unacked.partition_point(|sent| sent.data.start < block.start);
         for sent in self.unacked.range_mut(from..) {
@@ -102,7 +102,8 @@ impl Scoreboard {
             on_newly_sacked(sent);
             sent.is_sacked = true;
             self.sacked += 1;
-            // The copy of what does not count as lost is counted until the edge passes it (`tcp_sacktag_one`).
+            // A retransmission of a segment that is no longer marked as lost counts until the cumulative ACK passes
+            // it (`tcp_sacktag_one`).
             if sent.is_lost {
                 self.lost -= 1;
                 self.retransmits_in_flight -= u32::from(sent.has_retransmit_in_flight);
@@ -112,13 +113,14 @@ impl Scoreboard {
         self.highest_sacked = self.highest_sacked.max(block.end);
     }
 
-    /// Marks as lost what `is_lost` says of the segments that are in flight, copies included.
+    /// Marks those segments in flight as lost for which `is_lost` is true, retransmissions included. Returns their
+    /// number.
     pub(super) fn mark_lost(&mut self, is_lost: impl FnMut(&SentSegment) -> bool) -> u32 {
         self.mark(is_lost, false)
     }
 
-    /// The same for those at which RACK looks. Until they are sent again it does so no more, even if they do not count as
-    /// lost any longer (Linux takes them off the list that it goes through).
+    /// Like [`Self::mark_lost`], for the segments that RACK examines. They are not examined again before they are
+    /// retransmitted, even if they are no longer marked as lost (Linux removes them from the list that RACK walks).
     pub(super) fn mark_lost_by_rack(&mut self, mut is_lost: impl FnMut(&SentSegment) -> bool) -> u32 {
         self.mark(|sent| sent.is_rack_candidate && is_lost(sent), true)
     }
@@ -130,8 +132,8 @@ impl Scoreboard {
                 continue;
             }
             marked += 1;
-            // A copy is lost only where the segment counted as lost already; else the copy is taken to be on its way still, and
-            // the timer alone sends another (`tcp_mark_skb_lost`).
+            // A retransmission is lost only if its segment is still marked as lost. Otherwise it counts as still in
+            // flight, and only the timer sends another one (`tcp_mark_skb_lost`).
             if sent.is_lost {
                 self.retransmits_in_flight -= 1;
                 sent.has_retransmit_in_flight = false;
@@ -144,9 +146,9 @@ impl Scoreboard {
         marked
     }
 
-    /// Sends the first lost segment that has no copy on its way.
+    /// Retransmits the first lost segment without a retransmission in flight.
     pub(super) fn retransmit_lost(&mut self, now: Instant) -> Option<SentSegment> {
-        // Copies of what does not count as lost any more are in the way of others (`tcp_xmit_retransmit_queue`).
+        // Retransmissions of segments that are no longer lost block others (`tcp_xmit_retransmit_queue`).
         if self.retransmits_in_flight >= self.lost {
             return None;
         }
@@ -155,21 +157,21 @@ impl Scoreboard {
         Some(sent.retransmit(now))
     }
 
-    /// No copy of the first segment is on its way: its timer has run out.
+    /// The timer has expired, so no retransmission of the first segment counts as in flight.
     pub(super) fn clear_first_retransmit(&mut self) {
         if let Some(sent) = self.unacked.front_mut() {
             self.retransmits_in_flight -= u32::from(std::mem::take(&mut sent.has_retransmit_in_flight));
         }
     }
 
-    /// Sends the first segment once more, whatever is thought of the others.
+    /// Retransmits the first segment, regardless of the state of the others.
     pub(super) fn retransmit_first(&mut self, now: Instant) -> Option<SentSegment> {
         let sent = self.unacked.front_mut()?;
         self.retransmits_in_flight += u32::from(!sent.has_retransmit_in_flight);
         Some(sent.retransmit(now))
     }
 
-    /// Sends the last segment once more, as a probe.
+    /// Retransmits the last segment as a probe.
     pub(super) fn retransmit_last(&mut self, now: Instant) -> Option<SentSegment> {
         let sent = self.unacked.back_mut()?;
         sent.is_retransmitted = true;
@@ -178,60 +180,62 @@ impl Scoreboard {
         Some(*sent)
     }
 
-    /// The first segment.
+    /// The first segment that is not cumulatively acknowledged.
     pub(super) fn first(&self) -> Option<&SentSegment> {
         self.unacked.front()
     }
 
-    /// Segments that the network is thought to hold.
+    /// Estimated number of segments in flight.
     pub(super) fn in_flight(&self) -> u32 {
         (self.outstanding() + self.retransmits_in_flight - self.sacked - self.lost).saturating_sub(self.dup_acks)
     }
 
-    /// Copies that are on their way, of what counts as lost, or did once.
+    /// Retransmissions in flight, of segments that are or were marked as lost.
     pub(super) const fn retransmits_in_flight(&self) -> u32 {
         self.retransmits_in_flight
     }
 
-    /// Nothing counts as lost any more; copies stay on their way (`tcp_undo_cwnd_reduction`).
+    /// Clears all loss marks; retransmissions stay in flight (`tcp_undo_cwnd_reduction`).
     pub(super) fn clear_lost(&mut self) {
         self.unacked.iter_mut().for_each(|sent| sent.is_lost = false);
         self.lost = 0;
     }
 
-    /// A duplicate ACK: something behind the first segment has arrived. False if there is nothing that it can stand for.
+    /// Counts a duplicate ACK, which stands for a delivered segment. Returns false if there is none that it could
+    /// stand for.
     pub(super) fn count_dup_ack(&mut self) -> bool {
         let is_countable = self.dup_acks + self.lost + 1 < self.outstanding().max(1);
         self.dup_acks += u32::from(is_countable);
         is_countable
     }
 
-    /// So many of them, or all, stand for segments that are acknowledged now.
+    /// Reduces the count of duplicate ACKs by the segments that are now cumulatively acknowledged, or to zero if
+    /// `all`.
     pub(super) fn reset_dup_acks(&mut self, acked: u32, all: bool) {
         self.dup_acks = if all { 0 } else { self.dup_acks.saturating_sub(acked) };
     }
 
-    /// Duplicate ACKs that count.
+    /// Number of duplicate ACKs that count.
     pub(super) const fn dup_acks(&self) -> u32 {
         self.dup_acks
     }
 
-    /// Segments that are not cumulatively acknowledged.
+    /// Number of segments that are not cumulatively acknowledged.
     pub(super) fn outstanding(&self) -> u32 {
         u32::try_from(self.unacked.len()).unwrap_or(u32::MAX)
     }
 
-    /// Segments selectively acknowledged.
+    /// Number of selectively acknowledged segments.
     pub(super) const fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Segments that count as lost.
+    /// Number of segments marked as lost.
     pub(super) const fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// One past the highest selectively acknowledged number.
+    /// End of the highest selectively acknowledged range.
     pub(super) const fn highest_sacked(&self) -> u64 {
         self.highest_sacked
     }
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_segment_is_in_flight_once() {
+    fn every_segment_is_counted_once() {
         let mut board = filled_scoreboard(6);
         board.sack(SeqRange::new(20, 40), |_| {});
         assert_eq!(board.in_flight(), 4);
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_copy_is_lost_again() {
+    fn a_lost_retransmission_is_marked_as_lost_again() {
         let mut board = filled_scoreboard(2);
         board.mark_lost(|_| true);
         board.retransmit_lost(Instant::from_millis(5));
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_late_is_looked_at_again_when_it_is_sent_again() {
+    fn rack_examines_a_marked_segment_only_after_its_retransmission() {
         let mut board = filled_scoreboard(3);
         assert_eq!(board.mark_lost_by_rack(|_| true), 3);
         board.retransmit_lost(Instant::from_millis(5));
@@ -282,9 +286,9 @@ mod tests {
         assert_eq!(
             board.retransmit_lost(Instant::from_millis(6)).map(|sent| sent.data.start),
             None,
-            "its copy is on its way"
+            "its retransmission is in flight"
         );
-        assert_eq!(board.mark_lost(|sent| sent.data.start > 0), 2, "the timer finds the others");
+        assert_eq!(board.mark_lost(|sent| sent.data.start > 0), 2, "the timer marks the others");
         board.clear_first_retransmit();
         assert_eq!((board.lost(), board.retransmits_in_flight(), board.in_flight()), (3, 0, 0));
         assert_eq!(board.retransmit_first(Instant::from_millis(7)).map(|sent| sent.data.start), Some(0));
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_what_is_not_lost_any_more_are_in_the_way() {
+    fn retransmissions_of_segments_no_longer_lost_block_others() {
         let mut board = filled_scoreboard(3);
         board.mark_lost_by_rack(|sent| sent.data.start < 20);
         (0..2).for_each(|_| assert!(board.retransmit_lost(Instant::from_millis(5)).is_some()));
@@ -301,13 +305,13 @@ mod tests {
         assert_eq!(board.retransmit_lost(Instant::from_millis(6)).map(|sent| sent.data.start), None);
         assert_eq!((board.lost(), board.retransmits_in_flight(), board.in_flight()), (1, 2, 4));
         board.sack(SeqRange::new(10, 20), |_| {});
-        assert_eq!((board.retransmits_in_flight(), board.in_flight()), (2, 3), "its copy still counts");
+        assert_eq!((board.retransmits_in_flight(), board.in_flight()), (2, 3), "its retransmission still counts");
         while board.pop_acked(20).is_some() {}
         assert_eq!(board.retransmit_lost(Instant::from_millis(7)).map(|sent| sent.data.start), Some(20));
     }
 
     #[test]
-    fn only_whole_segments_are_selectively_acknowledged_and_once() {
+    fn only_whole_segments_are_sacked_and_only_once() {
         let mut board = filled_scoreboard(4);
         let mut news = 0;
         board.sack(SeqRange::new(15, 40), |_| news += 1);

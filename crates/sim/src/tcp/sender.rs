@@ -1,21 +1,20 @@
-//! What goes out next, and when does silence become a reason to send?
+//! Sender of one direction: chooses the next segment, processes ACKs and runs the timer.
 //!
-//! In: bytes from the application, ACKs, the time. Out: data segments, one at a time.
-//!
-//! 1. Lost segments go first, then new data; both only while the window and the receiver have room.
-//! 2. One timer, as in Linux: the tail-loss probe while nothing is amiss (RFC 8985 §7), the reordering window while
-//!    one runs, otherwise the retransmission timeout, doubled each time (RFC 6298 §5), for a quarter of an hour.
-//! 3. The window grows only on ACKs of data that was sent while it was full (`cwnd_limited`).
-//! 4. After a pause longer than a timeout the window starts again (RFC 5681 §4.1).
-//! 5. A small segment goes out only as the last one (what Nagle's rule and `TCP_NODELAY` both give a server that
-//!    always has more).
-//!
-//! 6. A needless reduction is taken back (`undo`): at the end of recovery, at a partial ACK, after a timeout (there also by
-//!    F-RTO, RFC 5682 §3.1), and later by duplicates; not where [`Habits::undo`] is off.
-//! 7. A window of zero: with segments outstanding the timeout goes on and each one reduces the threshold again, as Linux 6.18
-//!    does; with none the receiver is probed (`persist`).
-//! 8. Without SACK, duplicate ACKs stand for what has arrived (RFC 6582, with Linux's count of them).
-//! 9. Told that there was no way for the first unacknowledged segment, it takes one doubling of its timer back (RFC 6069).
+//! 1. Lost segments are sent first, then new data, both within the congestion window and the peer's window.
+//! 2. There is one timer, as in Linux. It is the tail-loss probe while no loss is suspected (RFC 8985 §7), the
+//!    reordering window while one is running, and otherwise the retransmission timeout. The timeout doubles each
+//!    time (RFC 6298 §5), for a quarter of an hour in total.
+//! 3. The window grows only on ACKs of data that was sent while the window was full (`cwnd_limited`).
+//! 4. After a pause longer than a timeout the window is reduced (RFC 5681 §4.1).
+//! 5. Only the last segment may be small, which is what both Nagle's algorithm and `TCP_NODELAY` give a server that
+//!    always has more data.
+//! 6. A spurious reduction is undone (`undo`): at the end of recovery, at a partial ACK, after a timeout (there
+//!    also by F-RTO, RFC 5682 §3.1), and later when duplicates are reported. [`SenderConfig::undo`] disables this.
+//! 7. Zero window: with segments outstanding the timeout continues, and each one reduces the threshold again, as in
+//!    Linux 6.18. With nothing outstanding the receiver is probed (`persist`).
+//! 8. Without SACK, duplicate ACKs count as delivered segments (RFC 6582, counted as in Linux).
+//! 9. If the first unacknowledged segment is reported as unreachable, one doubling of its timer is reverted (RFC
+//!    6069).
 
 use core::time::Duration;
 
@@ -31,24 +30,24 @@ use super::scoreboard::{Scoreboard, SentSegment};
 use super::segment::{Segment, SeqRange};
 use super::undo::{PriorCwnd, UndoState};
 
-/// What differs between senders.
+/// Options of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SenderConfig {
-    /// Needless reductions are taken back.
+    /// Whether spurious reductions are undone.
     pub(super) undo: bool,
-    /// The other side sends SACK blocks.
+    /// Whether the peer sends SACK blocks.
     pub(super) sack: bool,
 }
 
-/// One direction's sending end.
+/// Sending side of one direction.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
     mss: u64,
-    /// The first unacknowledged number.
+    /// First unacknowledged sequence number.
     una: u64,
-    /// The next number to be sent.
+    /// Next sequence number to be sent.
     nxt: u64,
-    /// One past the last byte that the application wrote.
+    /// End of the data that the application has written.
     write_end: u64,
     fin: FinState,
     peer_window: PeerWindow,
@@ -60,16 +59,16 @@ pub(super) struct Sender {
     rack: Rack,
     phase: Phase,
     timer: Option<(Instant, TimerKind)>,
-    /// Timeouts in a row, and when the first of them was.
+    /// Number of consecutive timeouts, and the time of the first of them.
     timeouts: u32,
     first_timeout_at: Instant,
-    /// How often the timer was doubled, and that not taken back.
+    /// Number of doublings of the timer in effect; [`Self::on_unreachable`] reverts some.
     backoff: u32,
     tail_loss_probe: Option<TailLossProbe>,
     cwnd_limited: CwndLimited,
     last_sent: Instant,
     forced_segment: Option<ForcedSegment>,
-    /// F-RTO's step 2b, until the next ACK: new segments, if there are any, and none is repeated.
+    /// F-RTO step 2b, until the next ACK: send new segments if there are any, and retransmit none.
     new_data_first: bool,
 }
 
@@ -80,18 +79,19 @@ enum FinState {
     Sent,
 }
 
-/// What the sender is doing about losses.
+/// State of the loss recovery.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Nothing is known to be lost.
+    /// No loss is known.
     Open,
-    /// Fast recovery until `until` is acknowledged.
+    /// Fast recovery, until `recovery_point` is acknowledged.
     Recovery { recovery_point: u64, prr: Prr },
-    /// After a timeout, until `until` is acknowledged. While `doubtful`, the timeout may have been needless (F-RTO).
+    /// After a timeout, until `recovery_point` is acknowledged. With `maybe_spurious`, F-RTO still checks the
+    /// timeout.
     Loss { recovery_point: u64, maybe_spurious: bool },
 }
 
-/// Why the timer runs.
+/// Purpose of the running timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TimerKind {
     Retransmit,
@@ -100,14 +100,14 @@ enum TimerKind {
     Persist,
 }
 
-/// A tail-loss probe that was not answered yet.
+/// A tail-loss probe without a response so far.
 #[derive(Clone, Copy, Debug)]
 struct TailLossProbe {
     nxt: u64,
     is_retransmission: bool,
 }
 
-/// A segment that goes out whatever the window says.
+/// A segment that is sent regardless of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ForcedSegment {
     TailLossProbe,
@@ -115,7 +115,7 @@ enum ForcedSegment {
     WindowProbe,
 }
 
-/// What one ACK did.
+/// What one ACK has delivered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delivered {
     segments: u32,
@@ -123,23 +123,23 @@ struct Delivered {
     last_sent_at: Option<Instant>,
     newest_sacked_sent_at: Option<Instant>,
     any_retransmitted: bool,
-    /// Something that was sent once, the first time.
+    /// Whether a segment that was sent only once was newly delivered.
     any_original: bool,
-    /// Some of it was selectively acknowledged.
+    /// Whether anything was newly selectively acknowledged.
     any_sacked: bool,
 }
 
-/// What goes out.
+/// A segment to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Outgoing {
-    /// The payload's numbers.
+    /// Sequence numbers of the payload.
     pub(super) data: SeqRange,
-    /// It is the last.
+    /// Whether it carries the FIN.
     pub(super) has_fin: bool,
 }
 
 impl Sender {
-    /// Nothing to send yet.
+    /// A sender without data.
     pub(super) fn new(algorithm: Algorithm, mss: u64, config: SenderConfig) -> Self {
         Self {
             mss,
@@ -167,29 +167,32 @@ impl Sender {
         }
     }
 
-    /// The application has more.
+    /// The application writes data.
     pub(super) fn write(&mut self, bytes: u64) {
         self.write_end += bytes;
     }
 
-    /// The application has no more.
+    /// The application has written everything; a FIN follows the data.
     pub(super) fn finish(&mut self) {
         if self.fin == FinState::NotRequested {
             self.fin = FinState::Requested;
         }
     }
 
-    /// The handshake took this long, without repetition.
+    /// Duration of the handshake, if no SYN was retransmitted.
     pub(super) fn on_handshake(&mut self, rtt: Duration) {
         self.rtt.on_sample(rtt);
     }
 
-    /// The receiver has room up to here (a handshake's window).
+    /// End of the receive window announced in the handshake.
     pub(super) fn on_handshake_window(&mut self, window_end: u64) {
         self.peer_window.on_handshake(window_end);
     }
 
-    /// The other side has acknowledged something.
+    /// Processes an ACK.
+    ///
+    /// The order matters: the scoreboard is updated first, then the phase (which may undo a reduction), then losses
+    /// are detected, and only then the window changes.
     pub(super) fn on_ack(&mut self, now: Instant, segment: &Segment) {
         if segment.ack > self.nxt {
             return;
@@ -200,6 +203,7 @@ impl Sender {
         if segment.ack >= prior_una {
             self.peer_window.on_ack(segment, prior_una);
         }
+        // DSACK blocks are compared with the first unacknowledged number before this ACK.
         let dsack = dsack_block(segment);
         if let Some(block) = dsack {
             self.undo.on_duplicate(block, prior_una);
@@ -214,8 +218,8 @@ impl Sender {
         let defers_losses = self.update_phase(segment.ts_ecr, delivered, advanced);
         let newly_lost = !defers_losses && self.detect_losses(now, advanced);
         self.update_cwnd(now, delivered.segments, advanced, newly_lost);
-        // What is selectively acknowledged puts off the timeout of what is missing only if it left before that did
-        // (`tcp_clean_rtx_queue`).
+        // A selective acknowledgement postpones the timeout of the first missing segment only if it is for data
+        // sent before that segment (`tcp_clean_rtx_queue`).
         let was_sent_before_head = |sacked| self.scoreboard.first().is_some_and(|head| sacked < head.sent_at);
         if advanced {
             self.reset_backoff();
@@ -225,7 +229,7 @@ impl Sender {
         }
     }
 
-    /// There was no way for the segment with this number, says a router (Linux: `tcp_ld_RTO_revert`).
+    /// A router reports that the segment with this number is unreachable (Linux: `tcp_ld_RTO_revert`).
     pub(super) fn on_unreachable(&mut self, now: Instant, number: u64) {
         let Some(first) = self.scoreboard.first().filter(|_| number == self.una && self.backoff > 0) else {
             return;
@@ -235,7 +239,7 @@ impl Sender {
         self.timer = Some(((sent + self.rto()).max(now), TimerKind::Retransmit));
     }
 
-    /// The timer has run out.
+    /// The timer has expired.
     pub(super) fn on_timer(&mut self, now: Instant) {
         let Some((at, timer)) = self.timer else { return };
         if at > now {
@@ -256,7 +260,7 @@ impl Sender {
         }
     }
 
-    /// The next segment to go out now, if there is one.
+    /// The next segment to be sent now, if there is one.
     pub(super) fn next_segment(&mut self, now: Instant) -> Option<Outgoing> {
         let outgoing =
             self.next_forced(now).or_else(|| self.next_retransmission(now)).or_else(|| self.next_new(now));
@@ -271,58 +275,58 @@ impl Sender {
         outgoing
     }
 
-    /// When [`Self::on_timer`] is to be called.
+    /// When [`Self::on_timer`] must be called.
     pub(super) fn timer(&self) -> Option<Instant> {
         self.timer.map(|(at, _)| at)
     }
 
-    /// The first unacknowledged number.
+    /// First unacknowledged sequence number.
     pub(super) const fn una(&self) -> u64 {
         self.una
     }
 
-    /// The next number.
+    /// Next sequence number to be sent.
     pub(super) const fn nxt(&self) -> u64 {
         self.nxt
     }
 
-    /// Bytes written and not yet sent for the first time.
+    /// Bytes written and never sent.
     pub(super) const fn unsent(&self) -> u64 {
         self.write_end.saturating_sub(self.nxt)
     }
 
-    /// Everything, the FIN included, has been acknowledged.
+    /// Whether everything, including the FIN, is acknowledged.
     pub(super) fn is_finished(&self) -> bool {
         self.fin == FinState::Sent && self.una > self.write_end
     }
 
-    /// The other side has been silent through all repetitions.
+    /// Whether the peer has not responded to any retransmission until the limit.
     pub(super) fn has_given_up(&self, now: Instant) -> bool {
         (self.timeouts > 0 && now.since(self.first_timeout_at) >= MAX_RETRANSMIT_TIME)
             || self.peer_window.has_given_up()
     }
 
-    /// The bytes of a full segment.
+    /// Payload of a full segment in bytes.
     pub(super) const fn mss(&self) -> u64 {
         self.mss
     }
 
-    /// The estimate of the round-trip time.
+    /// RTT estimate.
     pub(super) const fn rtt(&self) -> &RttEstimator {
         &self.rtt
     }
 
-    /// The congestion window in segments.
+    /// Congestion window in segments.
     pub(super) const fn cwnd(&self) -> u32 {
         self.congestion.cwnd
     }
 
-    /// The slow-start threshold in segments.
+    /// Slow-start threshold in segments.
     pub(super) const fn ssthresh(&self) -> u32 {
         self.congestion.ssthresh
     }
 
-    /// Timeouts in a row.
+    /// Number of consecutive timeouts.
     pub(super) const fn timeouts(&self) -> u32 {
         self.timeouts
     }
@@ -342,6 +346,7 @@ impl Sender {
                 delivered.any_original |= self.was_before_timeout(&sent);
                 delivered.first_sent_at.get_or_insert(sent.sent_at);
                 delivered.last_sent_at = Some(sent.sent_at);
+                // An original that arrives after a higher number was selectively acknowledged was reordered.
                 if sent.end() < highest_sacked {
                     self.rack.on_reordered();
                 }
@@ -386,9 +391,10 @@ impl Sender {
         }
     }
 
-    /// Did the answer to a probe tell of a loss? (RFC 8985 §7.4)
+    /// Evaluates the response to a tail-loss probe: did it repair a loss? (RFC 8985 §7.4)
     fn on_probe_ack(&mut self, now: Instant, segment: &Segment, has_dsack: bool, advanced: bool, delivered: u32) {
         let Some(probe) = self.tail_loss_probe.filter(|probe| segment.ack >= probe.nxt) else { return };
+        // RFC 8985 §7.4.2: an ACK beyond the probe without a DSACK means that the probe repaired a loss.
         if probe.is_retransmission && !has_dsack && segment.ack > probe.nxt {
             self.congestion.on_loss();
             self.congestion.cwnd = self.congestion.cwnd.min(self.congestion.ssthresh);
@@ -401,7 +407,7 @@ impl Sender {
         }
     }
 
-    /// Ends a phase, or takes a reduction back. True where no segment is to be called lost yet.
+    /// Ends a phase or undoes a reduction. Returns true if no segment may be marked as lost yet.
     fn update_phase(&mut self, ts_ecr: Option<Instant>, delivered: Delivered, advanced: bool) -> bool {
         match self.phase {
             Phase::Recovery { recovery_point: until, .. } if self.una >= until => {
@@ -412,7 +418,8 @@ impl Sender {
             }
             Phase::Recovery { .. } if advanced && self.config.undo && self.undo.is_original(ts_ecr) => {
                 self.rack.on_reordered();
-                // What was sent again meanwhile is waited for: nothing more is lost, and nothing is put back yet.
+                // Until the retransmissions in flight are acknowledged, no more losses are marked and the window is
+                // not restored.
                 if self.scoreboard.retransmits_in_flight() > 0 {
                     return true;
                 }
@@ -435,7 +442,7 @@ impl Sender {
         false
     }
 
-    /// Eifel and F-RTO after a timeout.
+    /// Eifel detection and F-RTO after a timeout.
     fn update_loss_phase(
         &mut self,
         recovery_point: u64,
@@ -444,6 +451,7 @@ impl Sender {
         delivered: Delivered,
         advanced: bool,
     ) {
+        // F-RTO: the delivery of a segment that was not retransmitted shows that the timeout was spurious.
         let is_spurious = maybe_spurious && delivered.any_original;
         if (advanced && self.can_undo(ts_ecr)) || is_spurious {
             self.undo_reduction(true);
@@ -452,8 +460,10 @@ impl Sender {
         } else if self.una >= recovery_point {
             self.phase = Phase::Open;
         } else if maybe_spurious && self.nxt > recovery_point {
+            // F-RTO step 3: new data was sent, and a selective acknowledgement now proves a loss.
             self.phase = Phase::Loss { recovery_point, maybe_spurious: !delivered.any_sacked };
         } else if maybe_spurious && advanced {
+            // F-RTO step 2b: the first ACK advances, so new data is sent and the next ACK decides.
             self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious };
             self.new_data_first = true;
         }
@@ -463,7 +473,7 @@ impl Sender {
         self.config.undo && self.undo.can_undo(ts_ecr)
     }
 
-    /// Puts back what the last reduction has changed; with `all`, nothing counts as lost any more.
+    /// Restores what the last reduction changed; with `clear_losses`, also clears all loss marks.
     fn undo_reduction(&mut self, clear_losses: bool) -> bool {
         if clear_losses {
             self.scoreboard.clear_lost();
@@ -474,9 +484,10 @@ impl Sender {
         true
     }
 
-    /// About to reduce: what is there now.
+    /// Saves the window and threshold before a reduction.
     fn save_prior_cwnd(&mut self) {
         let Congestion { cwnd: window, ssthresh: threshold, .. } = self.congestion;
+        // As in `tcp_current_ssthresh`: at least three quarters of the window are restored.
         let threshold = match self.phase {
             Phase::Recovery { .. } => threshold,
             Phase::Open | Phase::Loss { .. } => threshold.max(window / 2 + window / 4),
@@ -488,7 +499,7 @@ impl Sender {
         );
     }
 
-    /// Whether it was sent before the last timeout.
+    /// Whether the segment was sent before the last timeout.
     fn was_before_timeout(&self, sent: &SentSegment) -> bool {
         sent.end() <= self.recovery_point()
     }
@@ -500,7 +511,7 @@ impl Sender {
         }
     }
 
-    /// Without SACK: what a duplicate ACK stands for. Returns how many segments this ACK delivered.
+    /// Without SACK: counts duplicate ACKs. Returns the number of segments that this ACK delivers.
     fn count_dup_acks(&mut self, segment: &Segment, prior_window_end: u64, acked: u32, advanced: bool) -> u32 {
         if advanced {
             self.scoreboard.reset_dup_acks(acked.saturating_sub(1), matches!(self.phase, Phase::Open));
@@ -511,7 +522,7 @@ impl Sender {
         u32::from(is_dup_ack && self.scoreboard.count_dup_ack())
     }
 
-    /// Marks losses and enters recovery for the first of them. Returns whether there were new ones.
+    /// Marks losses, and enters recovery at the first one. Returns whether there were new losses.
     fn detect_losses(&mut self, now: Instant, advanced: bool) -> bool {
         let recovering = !matches!(self.phase, Phase::Open);
         let (lost, recheck_at) = if self.config.sack {
@@ -536,7 +547,7 @@ impl Sender {
         lost > 0
     }
 
-    /// RFC 6582: the first segment, after three duplicates and after a partial ACK.
+    /// RFC 6582: the first segment is lost after three duplicate ACKs and after a partial ACK.
     fn detect_losses_without_sack(&mut self, advanced: bool) -> u32 {
         let is_lost = match self.phase {
             Phase::Open => self.scoreboard.dup_acks() >= DUP_ACK_THRESHOLD,
@@ -576,12 +587,15 @@ impl Sender {
             return;
         }
         let was_open = matches!(self.phase, Phase::Open);
+        // Linux reduces the threshold again if data was acknowledged since the last timeout, or while the peer's
+        // window is zero.
         let is_repeated =
             matches!(self.phase, Phase::Loss { .. }) && (self.timeouts == 0 || self.peer_window.is_closed());
         if was_open || is_repeated {
             self.save_prior_cwnd();
             self.congestion.on_loss();
         }
+        // As in `tcp_enter_loss`: F-RTO is not used for the first timeout during fast recovery.
         let maybe_spurious = self.config.undo && self.config.sack && (was_open || self.timeouts > 0);
         self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious };
         self.congestion.on_timeout();
@@ -597,6 +611,7 @@ impl Sender {
         self.scoreboard
             .mark_lost(|sent| without_sack || sent.data.start <= una || rack.is_lost_on_timeout(now, sent, rtt));
         self.scoreboard.clear_first_retransmit();
+        // The window permits one segment: the first unacknowledged one.
         self.congestion.cwnd = self.scoreboard.in_flight() + 1;
         self.forced_segment = Some(ForcedSegment::FirstUnacked);
         self.rearm_timeout(now, false);
@@ -636,7 +651,7 @@ impl Sender {
         Some(self.on_retransmitted(now, sent))
     }
 
-    /// After a timeout.
+    /// Retransmits the first segment after a timeout.
     fn retransmit_first(&mut self, now: Instant) -> Option<Outgoing> {
         let sent = self.scoreboard.retransmit_first(now)?;
         Some(self.on_retransmitted(now, sent))
@@ -645,6 +660,7 @@ impl Sender {
     fn on_retransmitted(&mut self, now: Instant, sent: SentSegment) -> Outgoing {
         self.undo.on_retransmit(now);
         self.on_sent_in_recovery();
+        // The retransmission of the first segment restarts the timer, unless RACK uses it.
         let is_head = sent.data.start <= self.una && !matches!(self.timer, Some((_, TimerKind::RackReordering)));
         if self.timer.is_none() || is_head {
             self.rearm_timeout(now, false);
@@ -652,7 +668,7 @@ impl Sender {
         Outgoing { data: sent.data, has_fin: sent.has_fin }
     }
 
-    /// F-RTO's step 2b; where there is nothing new, the timeout counts as needed.
+    /// F-RTO step 2b. If there is no new data to send, the timeout is taken as genuine.
     fn waits_for_new_data(&mut self) -> bool {
         if let Phase::Loss { recovery_point: until, .. } = self.phase
             && self.new_data_first
@@ -675,7 +691,7 @@ impl Sender {
         }
         self.on_sent_in_recovery();
         let outgoing = self.record_sent(now, outgoing);
-        // What is sent behind a hole does not put off the timeout of what is missing (`tcp_event_new_data_sent`).
+        // New data behind a gap does not postpone the timeout of the missing data (`tcp_event_new_data_sent`).
         if self.has_no_losses() {
             self.rearm(now);
         } else if !matches!(self.timer, Some((_, TimerKind::Retransmit | TimerKind::RackReordering))) {
@@ -684,7 +700,7 @@ impl Sender {
         Some(outgoing)
     }
 
-    /// The next new segment, if the application has one and the receiver has room.
+    /// The next new segment, if the application has data and the peer's window permits.
     fn peek_new(&self) -> Option<Outgoing> {
         let len = self.unsent().min(self.mss);
         let is_last = self.nxt + len == self.write_end;
@@ -721,7 +737,7 @@ impl Sender {
         self.congestion.on_restart(now, idle_time, idle_timeouts);
     }
 
-    /// After an ACK or new data: a probe while nothing is amiss, otherwise the timeout.
+    /// Sets the timer after an ACK or new data: a tail-loss probe if no loss is suspected, otherwise the timeout.
     fn rearm(&mut self, now: Instant) {
         if self.scoreboard.outstanding() == 0 {
             self.timer = None;
@@ -733,13 +749,13 @@ impl Sender {
         }
     }
 
-    /// Nothing is amiss.
+    /// Whether no loss is known or suspected.
     fn has_no_losses(&self) -> bool {
         let nothing_missing = self.scoreboard.sacked() == 0 && self.scoreboard.retransmits_in_flight() == 0;
         matches!(self.phase, Phase::Open) && nothing_missing && self.tail_loss_probe.is_none()
     }
 
-    /// The retransmission timeout from now, or from when the first segment was sent.
+    /// Sets the retransmission timeout, from now or from the time when the first segment was sent.
     fn rearm_timeout(&mut self, now: Instant, from_head: bool) {
         if self.scoreboard.outstanding() == 0 {
             return;
@@ -748,12 +764,12 @@ impl Sender {
         self.timer = Some((at, TimerKind::Retransmit));
     }
 
-    /// The retransmission timeout, doubled as often as it ran out.
+    /// Retransmission timeout with backoff.
     fn rto(&self) -> Duration {
         (self.rtt.rto() * (1 << self.backoff.min(MAX_BACKOFF))).min(MAX_RTO)
     }
 
-    /// Nothing may be sent, nothing is on its way, and something waits: the receiver is asked after a while.
+    /// Sets the persist timer if the peer's window is closed, nothing is in flight and data is waiting.
     fn arm_persist_timer(&mut self, now: Instant) {
         let has_unsent = self.unsent() > 0 || self.fin == FinState::Requested;
         if self.timer.is_none() && has_unsent && self.scoreboard.outstanding() == 0 && self.peek_new().is_none() {
@@ -762,7 +778,7 @@ impl Sender {
         }
     }
 
-    /// As much as there is room for, or an old number, which is answered with the window.
+    /// As much data as the window permits, or an old sequence number, to which the peer responds with its window.
     fn window_probe(&mut self, now: Instant) -> Outgoing {
         self.peer_window.on_probe();
         let len = self.unsent().min(self.peer_window.window_end().saturating_sub(self.nxt)).min(self.mss);
@@ -781,19 +797,19 @@ impl Sender {
     }
 }
 
-/// RFC 2883 §4: the first block lies before the ACK or within the second.
+/// DSACK (RFC 2883 §4): the first block is below the ACK or inside the second block.
 fn dsack_block(segment: &Segment) -> Option<SeqRange> {
     let mut blocks = segment.sacks.iter();
     let first = blocks.next()?;
     (first.start < segment.ack || blocks.next().is_some_and(|second| second.covers(first))).then_some(first)
 }
 
-/// RFC 5681 §3.2's threshold.
+/// Duplicate ACK threshold of RFC 5681 §3.2.
 const DUP_ACK_THRESHOLD: u32 = 3;
 
-/// As long as 15 doublings of 200 ms take: Linux's `tcp_retries2`, which it makes a time of.
+/// Duration of 15 doublings of 200 ms: Linux converts `tcp_retries2` to this time.
 const MAX_RETRANSMIT_TIME: Duration = Duration::from_millis(924_600);
-/// 200 ms so often doubled are more than the longest timeout.
+/// With this many doublings, 200 ms exceed the maximum timeout.
 const MAX_BACKOFF: u32 = 15;
 /// Linux's `TCP_RTO_MAX`.
 const MAX_RTO: Duration = Duration::from_secs(120);

@@ -1,16 +1,15 @@
-//! The birth and the death of a connection.
+//! TCP socket: opens and closes a connection, and connects its sender and receiver.
 //!
-//! In: segments, the application's wishes, the time. Out: segments, a [`State`], and how far the stream is complete.
-//!
-//! 1. Three-way handshake; SYN and SYN-ACK are repeated after 1, 3, 7, 15, 31 and 63 s, then the attempt has timed out
-//!    (RFC 6298 §5.7, Linux's six repetitions).
-//! 2. FIN ends one direction behind its last byte. RST ends all at once; a connection that is over answers everything
-//!    but an RST with one.
-//! 3. An end that aborts sends one RST; whatever comes later is answered as rule 2 says.
-//! 4. Nothing is kept after the end (no TIME-WAIT): names of connections are never used twice.
-//! 5. [`Config::exact`] judges what no other world here sends: segments with old clocks (PAWS, RFC 7323 §5) and numbers
-//!    outside of the window are answered and not taken, an ACK of what was never sent gets a challenge ACK (RFC 5961 §5), a
-//!    reset counts only at exactly the next number (§3), and who has finished still answers a repeated FIN.
+//! 1. Three-way handshake. SYN and SYN-ACK are retransmitted after 1, 3, 7, 15, 31 and 63 s, then the attempt times
+//!    out (RFC 6298 §5.7, Linux's six retries).
+//! 2. A FIN ends one direction behind its last byte. An RST ends both at once; a closed connection responds to
+//!    every segment except an RST with an RST.
+//! 3. An aborting side sends one RST; later segments are handled by rule 2.
+//! 4. There is no TIME-WAIT state, because flow ids are never reused.
+//! 5. [`TcpConfig::is_strict`] checks segments that occur only in the simulations of [`crate::accel`]. Segments
+//!    with old timestamps (PAWS, RFC 7323 §5) or sequence numbers outside of the window are acknowledged and
+//!    dropped. An ACK of unsent data gets a challenge ACK (RFC 5961 §5). A reset is accepted only at exactly the
+//!    next sequence number (§3). A finished connection still acknowledges a retransmitted FIN.
 
 use core::time::Duration;
 
@@ -22,27 +21,27 @@ use super::segment::{Flags, HEADERS_WITH_TIMESTAMPS, SackBlocks, Segment, SeqRan
 use super::sender::{Sender, SenderConfig};
 use super::undo::timestamp_tick;
 
-/// What both ends of a connection are made from.
+/// Configuration of one end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpConfig {
-    /// The congestion control of this end.
+    /// Congestion control of this end.
     pub algorithm: Algorithm,
-    /// The largest IP packet.
+    /// Largest IP packet.
     pub mtu: DataSize,
-    /// The receive window, from the start: auto-tuning keeps ahead of the sender and is not modelled.
+    /// Receive window from the start on: auto-tuning is assumed to stay ahead of the sender and is not modelled.
     pub receive_window: DataSize,
-    /// Both ends use SACK (RFC 2018).
+    /// Whether both ends use SACK (RFC 2018).
     pub sack: bool,
-    /// Both ends use timestamps (RFC 7323). Their bytes are counted in any case.
+    /// Whether both ends use timestamps (RFC 7323). Their bytes are counted in any case.
     pub timestamps: bool,
-    /// Odd segments are judged as Linux does it, and needless reductions are taken back (Eifel, F-RTO, duplicates). Off:
-    /// worlds without odd segments, whose tables were reviewed without.
+    /// Whether unusual segments are checked as in Linux and spurious reductions are undone (Eifel, F-RTO, DSACK).
+    /// Off in simulations without such segments, whose result tables were recorded without it.
     pub is_strict: bool,
 }
 
 impl Default for TcpConfig {
-    /// CUBIC, an MTU of 1500 bytes, the 4 MiB that Linux's 6 MiB buffer gives in packets of this size, SACK and
-    /// timestamps; not exact.
+    /// CUBIC, an MTU of 1500 bytes, SACK and timestamps, not strict. The window of 4 MiB is what Linux's buffer of
+    /// 6 MiB holds in packets of this size.
     fn default() -> Self {
         Self {
             algorithm: Algorithm::Cubic,
@@ -55,50 +54,50 @@ impl Default for TcpConfig {
     }
 }
 
-/// Where a connection is in its life.
+/// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TcpState {
-    /// The first SYN is out.
+    /// The first SYN was sent.
     SynSent,
-    /// A SYN has come and was answered.
+    /// A SYN was received and answered.
     SynReceived,
     /// Both directions carry data.
     Established,
-    /// It is over.
+    /// The connection has ended.
     Closed(TcpCloseReason),
 }
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TcpCloseReason {
-    /// Both sides have said and acknowledged FIN.
+    /// Both sides have sent a FIN that was acknowledged.
     Finished,
-    /// The other side sent RST.
+    /// The peer sent an RST.
     Reset,
-    /// The first SYN was answered by RST.
+    /// The peer responded to the first SYN with an RST.
     Refused,
-    /// No answer through all repetitions.
+    /// No response to any retransmission.
     TimedOut,
-    /// This side aborted it.
+    /// This side aborted the connection.
     Aborted,
 }
 
-/// What TCP_INFO would say.
+/// The values that TCP_INFO would return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SocketInfo {
-    /// Smoothed round-trip time of what this side sent.
+    /// Smoothed RTT of this side's data.
     pub rtt: Duration,
-    /// The smallest.
+    /// Minimum RTT.
     pub min_rtt: Duration,
-    /// Round-trip time as the receiver measures it.
+    /// RTT measured by the receiver.
     pub rcv_rtt: Duration,
-    /// Segments that came out of order.
+    /// Number of segments that arrived out of order.
     pub out_of_order: u32,
-    /// The congestion window of this side, in segments.
+    /// Congestion window of this side, in segments.
     pub cwnd: u32,
-    /// Its slow-start threshold, in segments.
+    /// Slow-start threshold of this side, in segments.
     pub ssthresh: u32,
-    /// Timeouts in a row.
+    /// Number of consecutive timeouts.
     pub timeouts: u32,
 }
 
@@ -109,7 +108,7 @@ pub struct Socket {
     state: TcpState,
     sender: Sender,
     receiver: Receiver,
-    /// When the next handshake segment is due, and how often one was sent.
+    /// When the next handshake segment is due, and how many were sent.
     syn_timer: (Option<Instant>, u32),
     started_at: Instant,
     established_at: Option<Instant>,
@@ -117,17 +116,17 @@ pub struct Socket {
     peer_ts_val: Option<Instant>,
     uses_timestamps: bool,
     is_strict: bool,
-    /// When an odd segment without data was last answered.
+    /// When an unacceptable segment without data was last answered.
     last_challenge_ack: Option<Instant>,
 }
 
 impl Socket {
-    /// The side that opens. `flow` names the connection in its segments.
+    /// Opens a connection; `flow` identifies it in its segments.
     pub fn connect(config: TcpConfig, flow: u32, now: Instant) -> Self {
         Self::new(config, flow, now, TcpState::SynSent)
     }
 
-    /// The side that was called by `syn`.
+    /// The side that receives `syn`.
     pub fn accept(config: TcpConfig, syn: &Segment, now: Instant) -> Self {
         let mut socket = Self::new(config, syn.flow, now, TcpState::SynReceived);
         socket.sender.on_handshake_window(syn.window.bytes());
@@ -135,23 +134,23 @@ impl Socket {
         socket
     }
 
-    /// The side that does not want to be called by `syn`: the RST that says so.
+    /// The RST with which a host refuses `syn`.
     pub fn reset_for(syn: &Segment, now: Instant) -> Segment {
         let flags = Flags { rst: true, ack: true, ..Flags::default() };
         Segment { flow: syn.flow, flags, ts_val: now, ts_ecr: Some(syn.ts_val), ..Segment::default() }
     }
 
-    /// The application wrote so many bytes.
+    /// The application writes `bytes`.
     pub fn write(&mut self, bytes: DataSize) {
         self.sender.write(bytes.bytes());
     }
 
-    /// The application will write no more.
+    /// The application has written everything.
     pub fn finish(&mut self) {
         self.sender.finish();
     }
 
-    /// The application is gone: RST, unless it is over.
+    /// Aborts the connection with an RST, unless it has already ended.
     pub fn abort(&mut self) {
         if !matches!(self.state, TcpState::Closed(_)) {
             self.is_rst_pending = self.state != TcpState::SynSent;
@@ -159,13 +158,13 @@ impl Socket {
         }
     }
 
-    /// A segment has arrived.
+    /// Processes a received segment.
     pub fn on_segment(&mut self, now: Instant, segment: &Segment) {
         if self.is_strict && self.state == TcpState::Established && !self.is_acceptable(now, segment) {
             return;
         }
         match self.state {
-            // An ACK is not answered by an ACK.
+            // A pure ACK is not acknowledged.
             TcpState::Closed(TcpCloseReason::Finished) if self.is_strict => {
                 self.is_rst_pending |= segment.end() > segment.seqs.start
             }
@@ -183,14 +182,14 @@ impl Socket {
         }
     }
 
-    /// There was no way for the segment with this number, says a router.
+    /// A router reports that the segment with this number is unreachable.
     pub fn on_unreachable(&mut self, now: Instant, number: u64) {
         if self.state == TcpState::Established {
             self.sender.on_unreachable(now, number);
         }
     }
 
-    /// Time has reached `now`.
+    /// Processes the timers that have expired by `now`.
     pub fn on_timer(&mut self, now: Instant) {
         if self.state == TcpState::Established {
             self.sender.on_timer(now);
@@ -202,7 +201,7 @@ impl Socket {
         }
     }
 
-    /// The next segment to go out now.
+    /// The next segment to be sent now, if there is one.
     pub fn poll(&mut self, now: Instant) -> Option<Segment> {
         match self.state {
             TcpState::SynSent => self.next_handshake(now, Flags { syn: true, ..Flags::default() }),
@@ -212,7 +211,7 @@ impl Socket {
         }
     }
 
-    /// When [`Self::on_timer`] and [`Self::poll`] are to be called next if nothing arrives.
+    /// When to call [`Self::on_timer`] and [`Self::poll`] if nothing arrives.
     pub fn timer(&self) -> Option<Instant> {
         match self.state {
             TcpState::SynSent | TcpState::SynReceived => self.syn_timer.0,
@@ -221,47 +220,47 @@ impl Socket {
         }
     }
 
-    /// Where the connection is in its life.
+    /// State of the connection.
     pub const fn state(&self) -> TcpState {
         self.state
     }
 
-    /// Time from the first SYN to its answer; none before that.
+    /// Time from the first SYN to the completion of the handshake; `None` before.
     pub fn handshake_time(&self) -> Option<Duration> {
         self.established_at.map(|opened| opened.since(self.started_at))
     }
 
-    /// Bytes complete from the start of the other side's stream.
+    /// Bytes received in order since the start of the peer's stream.
     pub fn in_order_bytes(&self) -> u64 {
         self.receiver.in_order_bytes()
     }
 
-    /// The number that this side waits for: what its ACKs say.
+    /// Next expected sequence number, as in this side's ACKs.
     pub fn rcv_nxt(&self) -> u64 {
         self.receiver.rcv_nxt()
     }
 
-    /// Different bytes that have arrived, complete or not.
+    /// Number of distinct bytes that have arrived.
     pub const fn received_bytes(&self) -> u64 {
         self.receiver.received_bytes()
     }
 
-    /// The other side's stream is complete and ended.
+    /// Whether the peer's whole stream, including the FIN, has arrived.
     pub fn is_peer_finished(&self) -> bool {
         self.receiver.is_finished()
     }
 
-    /// Bytes written and not sent.
+    /// Bytes written and never sent.
     pub const fn unsent(&self) -> DataSize {
         DataSize::from_bytes(self.sender.unsent())
     }
 
-    /// The first byte that the other side has not acknowledged.
+    /// First unacknowledged sequence number of this side.
     pub const fn snd_una(&self) -> u64 {
         self.sender.una()
     }
 
-    /// What TCP_INFO would say.
+    /// The values that TCP_INFO would return.
     pub fn info(&self) -> SocketInfo {
         SocketInfo {
             rtt: self.sender.rtt().smoothed(),
@@ -310,7 +309,7 @@ impl Socket {
         self.syn_timer.0 = None;
     }
 
-    /// Rule 5. What is not taken may have to be answered.
+    /// Rule 5: whether the segment is acceptable. Unacceptable segments may cause an ACK.
     fn is_acceptable(&mut self, now: Instant, segment: &Segment) -> bool {
         let (rcv_nxt, start) = (self.receiver.rcv_nxt(), segment.seqs.start);
         if segment.flags.rst {
@@ -332,7 +331,7 @@ impl Socket {
         !(is_old_timestamp || is_below_window || is_above_window || acks_unsent)
     }
 
-    /// Linux's `tcp_disordered_ack`: an ACK that says nothing new may be late without harm.
+    /// Linux's `tcp_disordered_ack`: an ACK without new information may arrive late.
     fn is_disordered(&self, segment: &Segment) -> bool {
         segment.seqs.is_empty() && segment.seqs.start == self.receiver.rcv_nxt() && segment.ack == self.sender.una()
     }
@@ -368,7 +367,8 @@ impl Socket {
 
     fn next_data(&mut self, now: Instant) -> Option<Segment> {
         let outgoing = self.sender.next_segment(now)?;
-        // Where they do not fit beside the data they go in an ACK of their own. Linux makes the segment shorter.
+        // SACK blocks that do not fit beside the data are sent in an ACK of their own. Linux makes the segment
+        // shorter instead.
         let sacks_fit = outgoing.data.len() < self.sender.mss() || !self.receiver.has_blocks();
         let sacks = if sacks_fit { self.receiver.take_sack_blocks() } else { SackBlocks::default() };
         let flags = Flags { ack: true, fin: outgoing.has_fin, ..Flags::default() };
@@ -408,9 +408,9 @@ impl Socket {
     }
 }
 
-/// RFC 6298 §2.1's first timeout, from where it doubles.
+/// Initial timeout of a SYN, which then doubles (RFC 6298 §2.1).
 const SYN_TIMEOUT: Duration = super::rtt::INITIAL_RTO;
-/// Linux's `tcp_invalid_ratelimit`.
+/// Minimum interval between challenge ACKs: Linux's `tcp_invalid_ratelimit`.
 const CHALLENGE_ACK_INTERVAL: Duration = Duration::from_millis(500);
-/// Linux's `tcp_syn_retries`.
+/// Retransmissions of a SYN: Linux's `tcp_syn_retries`.
 const SYN_RETRIES: u32 = 6;

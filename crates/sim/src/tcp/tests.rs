@@ -1,4 +1,4 @@
-//! Two ends and a link between them: a server that sends a body of known size to a client that says hello.
+//! Two endpoints and a link between them: the server sends a body of known size after the client's request.
 
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
@@ -70,7 +70,7 @@ impl ConnPair {
         }
     }
 
-    /// Runs until the body is complete; the time that took.
+    /// Runs until the body is complete and returns the time that it took.
     fn run(&mut self, limit: Duration) -> Option<Duration> {
         while self.now <= Instant::ZERO + limit {
             let next = self.step()?;
@@ -98,7 +98,7 @@ fn link(mbps: u64, rtt: u64) -> LinkSpec {
 const MB: u64 = 1_000_000;
 
 #[test]
-fn ten_segments_take_two_round_trips() {
+fn ten_segments_take_two_rtts() {
     let taken = download_seconds(&link(80, 20), DataSize::from_bytes(10_000));
     assert!((0.0405..0.0425).contains(&taken), "{taken}");
 }
@@ -119,8 +119,9 @@ fn a_body_over_a_lossy_link_arrives_whole() {
 }
 
 #[test]
-fn random_loss_holds_cubic_at_a_few_megabits() {
-    // One connection of the kernel's CUBIC was measured at 5.9 Mbit/s with loss of 0.5 % each way at 30 ms.
+fn random_loss_limits_cubic_to_a_few_megabits() {
+    // Measured with one connection of the kernel's CUBIC: 5.9 Mbit/s at a loss of 0.5 % in each direction and 30
+    // ms.
     let spec = LinkSpec { loss: Loss::Independent(Ratio::from_ppm(5000)), ..link(20, 30) };
     let taken = download_seconds(&spec, DataSize::from_bytes(100 * MB));
     let rate = 800.0 / taken;
@@ -128,26 +129,26 @@ fn random_loss_holds_cubic_at_a_few_megabits() {
 }
 
 #[test]
-fn a_lost_tail_is_probed_and_not_timed_out() {
-    // The queue holds five packets of the first ten: the tail of the burst is lost.
+fn a_lost_tail_is_repaired_by_a_probe_before_the_timeout() {
+    // The queue holds five packets of the first ten: the end of the burst is lost.
     let spec = LinkSpec { queue: Some(QueueLimit::Size(DataSize::from_bytes(7500))), ..link(10, 40) };
     let taken = download_seconds(&spec, DataSize::from_bytes(14_480));
-    // Handshake 41 ms, burst and its last ACK 87 ms, probe after two round trips and 8 ms, its ACK 45 ms, repair 45 ms.
+    // Handshake 41 ms, burst and its last ACK 87 ms, probe after two RTTs and 8 ms, its ACK 45 ms, repair 45 ms.
     assert!((0.29..0.32).contains(&taken), "{taken}");
 }
 
 #[test]
-fn a_blackout_ends_with_a_timeout_and_the_rest_arrives() {
+fn after_an_outage_a_timeout_resumes_the_transfer() {
     let mut pair = ConnPair::new(&link(20, 30), DataSize::from_bytes(10 * MB), TcpConfig::default());
     pair.link.schedule(Instant::from_millis(1000), LinkEventKind::Down);
     pair.link.schedule(Instant::from_millis(2000), LinkEventKind::Restore);
     let taken = pair.run(Duration::from_secs(60)).expect("the body arrives").as_secs_f64();
-    // 4.15 s without the blackout; the first repetition after its end comes at most twice its length later.
+    // 4.15 s without the outage. After its end, the first retransmission comes at most twice its length later.
     assert!((5.1..7.0).contains(&taken), "{taken}");
 }
 
 #[test]
-fn a_syn_is_repeated_after_1_3_and_7_seconds() {
+fn a_syn_is_retransmitted_after_1_3_and_7_seconds() {
     let mut pair = ConnPair::new(&link(20, 30), DataSize::from_bytes(1000), TcpConfig::default());
     pair.link.change(&LinkEventKind::Down, Instant::ZERO);
     pair.link.schedule(Instant::from_millis(6900), LinkEventKind::Restore);
@@ -157,7 +158,7 @@ fn a_syn_is_repeated_after_1_3_and_7_seconds() {
 }
 
 #[test]
-fn an_attempt_without_any_answer_times_out_after_127_seconds() {
+fn an_attempt_without_a_response_times_out_after_127_seconds() {
     let mut pair = ConnPair::new(&link(20, 30), DataSize::from_bytes(1000), TcpConfig::default());
     pair.link.change(&LinkEventKind::Down, Instant::ZERO);
     assert_eq!(pair.run(Duration::from_secs(600)), None);
@@ -166,7 +167,7 @@ fn an_attempt_without_any_answer_times_out_after_127_seconds() {
 }
 
 #[test]
-fn who_speaks_to_the_dead_is_reset() {
+fn segments_to_an_aborted_connection_are_answered_with_a_reset() {
     let mut pair = ConnPair::new(&link(20, 30), DataSize::from_bytes(10 * MB), TcpConfig::default());
     pair.run(Duration::from_millis(500));
     pair.client.abort();
@@ -181,7 +182,7 @@ fn who_speaks_to_the_dead_is_reset() {
 }
 
 #[test]
-fn the_receivers_round_trip_shows_the_queue() {
+fn the_rtt_of_the_receiver_includes_the_queueing_delay() {
     let mut pair = ConnPair::new(&link(20, 30), DataSize::from_bytes(20 * MB), TcpConfig::default());
     pair.run(Duration::from_secs(5));
     let info = pair.client.info();
@@ -190,13 +191,13 @@ fn the_receivers_round_trip_shows_the_queue() {
 }
 
 #[test]
-fn hystart_leaves_slow_start_without_a_heap_of_losses() {
+fn hystart_ends_slow_start_with_few_losses() {
     let body = DataSize::from_bytes(20 * MB);
     let mut pair = ConnPair::new(&link(80, 20), body, TcpConfig::default());
     pair.run(Duration::from_secs(60)).expect("the body arrives");
     let needed = body.bytes().div_ceil(1448);
     let wasted = pair.data_segments - needed;
-    assert!(wasted * 100 < needed, "{wasted} repetitions of {needed} segments");
+    assert!(wasted * 100 < needed, "{wasted} retransmissions of {needed} segments");
 }
 
 #[test]

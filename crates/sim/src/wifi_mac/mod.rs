@@ -1,20 +1,20 @@
-//! One 802.11 channel that both directions of a link share: the distributed coordination function.
+//! 802.11 channel that both directions of a link share: the distributed coordination function.
 //!
-//! In: who has a packet waiting since when, and its size. Out: who sends when, and until when the channel is taken.
+//! For each station it computes when the next frame starts and how long the channel is occupied.
 //!
-//! 1. There are two stations: the access point (towards the client) and the client. Each waits DIFS and its own random
-//!    number of slots after the channel became idle, and keeps what is left of it while the other sends
+//! 1. There are two stations: the access point (downlink) and the client (uplink). After the channel has become
+//!    idle, each waits DIFS and its own random number of backoff slots; the rest is kept while the other one sends
 //!    (IEEE 802.11-2007 §9.2).
-//! 2. After each of its exchanges a station waits a new random number of slots even if it has nothing to send. A
-//!    packet that comes to an idle channel after that is sent at once; one that comes while the channel is taken
-//!    waits a random number of slots.
-//! 3. Stations whose waits end in the same slot collide: both take the channel for the longer of their frames, double
-//!    their contention windows and try again, at most seven times.
-//! 4. A station at rate zero has nothing to send; what waits for it comes when its rate does.
-//! 5. Times of frames come from `phy`. Nothing else is lost on the air here; loss comes after the medium.
+//! 2. After each exchange a station draws a new backoff, even if it has nothing to send. A packet that arrives at
+//!    an idle channel after this backoff is sent at once; one that arrives at a busy channel draws a backoff.
+//! 3. Stations whose backoffs end in the same slot collide. Both occupy the channel for the longer of their frames,
+//!    double their contention windows and try again, at most seven times.
+//! 4. A station at rate zero does not send; its packets are sent when it has a rate again.
+//! 5. `phy` computes the airtime of frames. Nothing else is lost on the channel; random loss follows after it.
 //!
-//! A fixed share of the rate per direction was not used: what matters is that small frames cost nearly as much channel
-//! time as large ones, so that the acknowledgements of TCP take a quarter of a cell (Super-aggregation, figure 2).
+//! A fixed share of the rate for each direction does not serve. Small frames cost nearly as much airtime as large
+//! ones, so the ACKs of TCP take a quarter of a cell's capacity (Super-aggregation, figure 2), and this effect is
+//! needed.
 
 mod phy;
 
@@ -24,34 +24,34 @@ use crate::rng::{Purpose, RandomStream};
 use phy::Phy;
 pub use phy::WifiPreset;
 
-/// How often a frame is tried again before it is given up (dot11ShortRetryLimit).
+/// Retries before a frame is given up (dot11ShortRetryLimit).
 const RETRY_LIMIT: u32 = 7;
 
-/// A frame on its way.
+/// A planned transmission of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
-    /// When it begins.
+    /// Start of the transmission.
     pub(crate) start: Instant,
-    /// Which slot after the end of the last exchange that is; equal slots collide.
+    /// Slot number since the end of the last exchange; equal slots collide.
     slot: u64,
 }
 
-/// What became of a collided frame.
+/// Fate of a frame after a collision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CollisionOutcome {
-    /// It is tried again.
+    /// The frame is sent again.
     Retry,
-    /// It was tried too often.
+    /// The retry limit is reached.
     GivenUp,
 }
 
-/// One side of the channel.
+/// One station of the channel.
 #[derive(Clone, Debug)]
 struct Station {
     rate: Bitrate,
-    /// Since when the rate is not zero.
+    /// Time since which the rate has not been zero.
     usable_from: Instant,
-    /// Slots still to wait; none: the wait is over and the channel may be taken when it is idle.
+    /// Remaining backoff; `None` if it is over and the station may send as soon as the channel is idle.
     backoff_slots: Option<u64>,
     contention_window: u64,
     attempts: u32,
@@ -59,7 +59,7 @@ struct Station {
     airtime: Duration,
 }
 
-/// The channel and its two stations: lane 0 sends towards the client, lane 1 from it.
+/// The channel with its two stations: 0 sends downlink, 1 uplink.
 #[derive(Clone, Debug)]
 pub(crate) struct WifiChannel {
     phy: Phy,
@@ -68,7 +68,7 @@ pub(crate) struct WifiChannel {
 }
 
 impl WifiChannel {
-    /// An idle channel. Rates that are not given are the preset's.
+    /// An idle channel; rates that are not given are those of the preset.
     pub(crate) fn new(preset: WifiPreset, rates: [Option<Bitrate>; 2], seed: u64, name: &str) -> Self {
         let phy = Phy::from_preset(preset);
         let station = |direction: usize| Station {
@@ -84,28 +84,28 @@ impl WifiChannel {
         Self { phy, stations, idle_from: Instant::ZERO }
     }
 
-    /// Sets a station's PHY rate, from `now` on.
+    /// Sets the PHY rate of a station, from `now` on.
     pub(crate) fn set_rate(&mut self, direction: usize, rate: Bitrate, now: Instant) {
         let station = &mut self.stations[direction];
         if station.rate.is_zero() {
-            // Else a frame would begin in the past, where the station could not send it.
+            // Otherwise a frame would start in the past, when the station could not send it.
             station.usable_from = now;
         }
         station.rate = rate;
     }
 
-    /// The channel is not usable before this time.
+    /// Blocks the channel until this time.
     pub(crate) fn hold_until(&mut self, at: Instant) {
         self.idle_from = self.idle_from.max(at);
     }
 
-    /// Channel time that a station's frames took, collisions included, waits not.
+    /// Airtime of a station's frames, including collisions and excluding waiting times.
     pub(crate) fn airtime(&self, direction: usize) -> Duration {
         self.stations[direction].airtime
     }
 
-    /// When this station would send the packet that it has had since `arrived`, if the other does not come first;
-    /// none at rate zero.
+    /// When this station would send the packet queued at `queued_at`, if the other one does not send first; `None`
+    /// at rate zero.
     pub(crate) fn next_attempt(&mut self, direction: usize, queued_at: Instant) -> Option<Attempt> {
         let slots_start = self.idle_from + self.phy.difs;
         let slot = self.phy.slot;
@@ -114,6 +114,7 @@ impl WifiChannel {
             return None;
         }
         let arrived = queued_at.max(station.usable_from);
+        // Rule 2: only a packet that arrives at a busy channel draws a backoff.
         if station.backoff_slots.is_none() && arrived < self.idle_from {
             station.backoff_slots = Some(station.rng.below(station.contention_window + 1));
         }
@@ -123,17 +124,17 @@ impl WifiChannel {
         Some(Attempt { start, slot: u64::try_from(slot).unwrap_or(u64::MAX) })
     }
 
-    /// Whether the two would collide.
+    /// Whether the two transmissions collide.
     pub(crate) fn is_collision(a: Attempt, b: Attempt) -> bool {
         a.slot == b.slot
     }
 
-    /// When a frame that begins at `start` has arrived.
+    /// When a frame whose transmission starts at `start` has arrived.
     pub(crate) fn arrival(&self, direction: usize, size: DataSize, start: Instant) -> Instant {
         start + self.phy.time_to_data_end(size, self.stations[direction].rate)
     }
 
-    /// Sends the frame; the answer is when it has arrived.
+    /// Transmits the frame and returns when it has arrived.
     pub(crate) fn transmit(&mut self, direction: usize, size: DataSize, attempt: Attempt) -> Instant {
         let arrived = self.arrival(direction, size, attempt.start);
         let end = arrived + self.phy.ack_duration();
@@ -142,6 +143,7 @@ impl WifiChannel {
         station.contention_window = self.phy.cw_min;
         station.attempts = 0;
         station.backoff_slots = Some(station.rng.below(station.contention_window + 1));
+        // The other station keeps the rest of its backoff.
         let other_station = &mut self.stations[1 - direction];
         other_station.backoff_slots =
             other_station.backoff_slots.and_then(|wait| wait.checked_sub(attempt.slot)).filter(|wait| *wait > 0);
@@ -149,7 +151,7 @@ impl WifiChannel {
         arrived
     }
 
-    /// Both frames are sent and neither arrives.
+    /// Both frames are transmitted and lost.
     pub(crate) fn collide(&mut self, sizes: [DataSize; 2], attempts: [Attempt; 2]) -> [CollisionOutcome; 2] {
         let phy = &self.phy;
         let mut end = self.idle_from;
@@ -171,7 +173,7 @@ impl WifiChannel {
         retries
     }
 
-    /// What the channel carries one way, with the other silent and packets of this size: bits of IP per second.
+    /// IP rate of one direction with packets of this size, if the other station does not send.
     pub(crate) fn solo_rate(&self, direction: usize, size: DataSize) -> Bitrate {
         match self.stations[direction].rate {
             Bitrate::ZERO => Bitrate::ZERO,

@@ -1,33 +1,31 @@
-//! How long 802.11 frames take on the air.
+//! Airtime of 802.11 frames, for a preset, a packet size and a PHY rate.
 //!
-//! In: a preset, a packet's size, a PHY rate. Out: durations.
-//!
-//! Figures from IEEE 802.11-2007: long-preamble DSSS §15 and §18 (slot 20 µs, SIFS 10 µs, PLCP 192 µs, short 96 µs,
-//! windows 31 and 1023), ERP-OFDM §19 and §17 (slot 9 µs alone and 20 µs beside 802.11b stations, preamble and signal
-//! 20 µs, symbols of 4 µs, signal extension 6 µs, windows 15 and 1023). A data frame is the IP packet and 36 bytes:
-//! MAC header 24, LLC/SNAP 8, FCS 4. Acknowledgement and CTS 14 bytes, RTS 20.
+//! Constants from IEEE 802.11-2007: long-preamble DSSS §15 and §18 (slot 20 µs, SIFS 10 µs, PLCP 192 µs, short 96
+//! µs, windows 31 and 1023). ERP-OFDM §19 and §17 (slot 9 µs alone and 20 µs beside 802.11b stations, preamble and
+//! signal 20 µs, symbols of 4 µs, signal extension 6 µs, windows 15 and 1023). A data frame is the IP packet and 36
+//! bytes: MAC header 24, LLC/SNAP 8, FCS 4. ACK frame and CTS have 14 bytes, RTS has 20.
 //!
 //! | preset | cell | UDP payload, 1464 B datagrams |
 //! |---|---|---|
 //! | `11g-mixed` | 802.11g beside b stations: long slots, CTS-to-self at 11 Mbit/s with short preamble | 19.1 Mbit/s |
 //! | `11g` | 802.11g alone at 54 Mbit/s | 29.8 |
-//! | `11b` | 11 Mbit/s, long preamble, link acknowledgements at 1 Mbit/s | 5.9 |
+//! | `11b` | 11 Mbit/s, long preamble, ACK frames at 1 Mbit/s | 5.9 |
 //! | `11b-rts` | the same with RTS/CTS | 4.4 |
-//! | `11b-paper` | `11b` whose client sends at 1 Mbit/s: what comes nearest to Super-aggregation's 70 % | 5.9 |
+//! | `11b-paper` | `11b` with a client at 1 Mbit/s: closest to the 70 % of Super-aggregation | 5.9 |
 
 use std::fmt;
 use std::str::FromStr;
 
 use marline_core::units::{Bitrate, DataSize, Duration};
 
-/// A kind of 802.11 cell.
+/// Type of an 802.11 cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WifiPreset {
-    /// 802.11g beside 802.11b stations.
+    /// 802.11g with 802.11b stations present.
     GMixed,
-    /// 802.11g alone.
+    /// 802.11g only.
     G,
-    /// 802.11b.
+    /// 802.11b without RTS/CTS.
     B,
     /// 802.11b with RTS/CTS.
     BRts,
@@ -45,7 +43,7 @@ impl WifiPreset {
     ];
 }
 
-/// The word is no preset.
+/// The text is not a known preset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("expected 11g-mixed, 11g, 11b, 11b-rts or 11b-paper")]
 pub struct UnknownPreset;
@@ -63,12 +61,12 @@ impl fmt::Display for WifiPreset {
     }
 }
 
-/// How frames are modulated.
+/// Modulation, which determines the duration of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Modulation {
-    /// Preamble, then bits at the rate.
+    /// Preamble, then bits at the PHY rate.
     Dsss { preamble: Duration },
-    /// Preamble and signal, then symbols of 4 µs, then the signal extension.
+    /// Preamble and signal field, then symbols of 4 µs, then the signal extension.
     Ofdm,
 }
 
@@ -77,7 +75,7 @@ impl Modulation {
         match self {
             Self::Dsss { preamble } => preamble + size / rate,
             Self::Ofdm => {
-                // 16 service bits and 6 tail bits frame the data (§17.3.2).
+                // 16 service bits and 6 tail bits are added to the data (§17.3.2).
                 let bits_per_symbol = (rate.bits_per_sec() / 250_000).max(1);
                 let symbols = (22 + 8 * size.bytes()).div_ceil(bits_per_symbol);
                 Duration::from_micros(26_u64.saturating_add(symbols.saturating_mul(4)))
@@ -86,13 +84,13 @@ impl Modulation {
     }
 }
 
-/// What comes before a data frame to keep others off the channel.
+/// Frames before a data frame that reserve the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ProtectionFrames {
     None,
-    /// The sender's own CTS, this long.
+    /// CTS-to-self of this duration.
     Cts(Duration),
-    /// RTS and CTS, each this long.
+    /// RTS and CTS with their durations.
     Rts(Duration, Duration),
 }
 
@@ -106,7 +104,7 @@ pub(crate) struct Phy {
     pub(super) rates: [Bitrate; 2],
     modulation: Modulation,
     protection: ProtectionFrames,
-    /// The link's own acknowledgement frame.
+    /// Duration of the ACK frame.
     ack_time: Duration,
 }
 
@@ -155,7 +153,7 @@ impl Phy {
         }
     }
 
-    /// From the first bit on the air to the end of the data frame.
+    /// From the start of the exchange to the end of the data frame.
     pub(super) fn time_to_data_end(&self, size: DataSize, rate: Bitrate) -> Duration {
         let protection_time = match self.protection {
             ProtectionFrames::None => Duration::ZERO,
@@ -165,21 +163,21 @@ impl Phy {
         protection_time + self.modulation.frame_time(size + FRAME_OVERHEAD, rate)
     }
 
-    /// From the end of the data frame to the end of its acknowledgement.
+    /// From the end of the data frame to the end of its ACK frame.
     pub(super) fn ack_duration(&self) -> Duration {
         SIFS + self.ack_time
     }
 
-    /// From the first bit to the moment at which the sender knows that no answer comes.
+    /// From the start of the exchange until the sender knows that no response comes.
     pub(super) fn time_to_collision_end(&self, size: DataSize, rate: Bitrate) -> Duration {
         match self.protection {
-            // Only the RTS is lost; that is what it is for.
+            // Only the RTS is lost, which is the purpose of RTS/CTS.
             ProtectionFrames::Rts(rts, cts) => rts + SIFS + cts,
             _ => self.time_to_data_end(size, rate) + self.ack_duration(),
         }
     }
 
-    /// One exchange with the waits before it, when no one else sends.
+    /// Mean duration of an exchange including DIFS and backoff, if no other station sends.
     pub(super) fn mean_exchange(&self, size: DataSize, rate: Bitrate) -> Duration {
         let slots = u32::try_from(self.cw_min).unwrap_or(u32::MAX);
         let mean_wait = self.difs + self.slot * slots / 2;

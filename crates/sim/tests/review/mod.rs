@@ -1,11 +1,11 @@
-//! Tables that changes are reviewed against.
+//! Result tables under review.
 
 use std::path::Path;
 
-/// Compares a table with the one that is kept in `tests/tables`, or with `UPDATE_TABLES=1` keeps it.
+/// Compares a table with the saved one in `tests/tables`; with `UPDATE_TABLES=1` saves it.
 ///
 /// # Panics
-/// When they differ.
+/// If they differ.
 pub(crate) fn compare_with_saved(file: &str, table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables").join(file);
     if std::env::var_os("UPDATE_TABLES").is_some() {

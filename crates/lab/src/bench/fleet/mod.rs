@@ -50,7 +50,7 @@ pub(super) struct FleetArgs {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     transfer_seconds: u32,
     /// Each once and short: a look, not a measurement.
-    #[arg(long, conflicts_with_all = ["runs", "seconds", "transfer"])]
+    #[arg(long, conflicts_with_all = ["runs", "seconds", "transfer_seconds"])]
     quick: bool,
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]

@@ -1,14 +1,14 @@
-//! D-Bus for the fuzz targets: bytes in, how many values were understood out.
+//! Entry points of the D-Bus parser for the fuzz targets.
 
 use super::parse_message;
 use super::value::{ByteOrder, Value, ValueReader};
 
-/// Reads a whole message, as it comes from the bus; says how many values it carries.
+/// Parses a whole message; returns the number of values in it.
 pub fn bus_message(bytes: &[u8]) -> Option<usize> {
     parse_message(bytes).map(|answer| answer.values.iter().map(count_values).sum())
 }
 
-/// Reads one value of this signature; says how many values are in it and how many bytes were read.
+/// Parses one value of this signature; returns the number of values in it, and the number of bytes read.
 pub fn bus_value(signature: &[u8], bytes: &[u8], big: bool) -> Option<(usize, usize)> {
     let mut reader =
         ValueReader { byte_order: if big { ByteOrder::Big } else { ByteOrder::Little }, bytes, offset: 0 };

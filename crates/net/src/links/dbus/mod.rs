@@ -1,14 +1,12 @@
-//! A D-Bus client that can do one thing: call a method with strings, and read the answer.
+//! A minimal D-Bus client: calls a method with string arguments and parses the reply.
 //!
-//! In: the bus's socket and a time limit for everything together. Out: [`Value`]s.
+//! 1. Calls carry NO_AUTO_START: a query must not start a service that the user does not run.
+//! 2. Replies are not trusted: lengths, depth and size are bounded, and an unknown type is an error.
+//! 3. One time limit covers all waiting, the connection included.
 //!
-//! 1. Calls carry NO_AUTO_START: asking must not start a service that the user does not run.
-//! 2. Nothing of the answer is trusted: lengths, depth and size are bounded, unknown types end the reading.
-//! 3. All waiting counts against one limit, the connection included.
-//!
-//! `zbus` was not used (its runtime, macros and some forty crates for three questions), nor `rustbus` (its socket
-//! cannot be given one limit for everything). The protocol is that of the D-Bus Specification, "Message Protocol" and
-//! "Authentication Protocol".
+//! `zbus` was not used (it brings a runtime, macros and some forty crates for three queries), nor `rustbus` (its
+//! socket does not support one limit for everything). The protocol is that of the D-Bus Specification, "Message
+//! Protocol" and "Authentication Protocol".
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -27,22 +25,22 @@ use socket2::{Domain, SockAddr, Socket, Type};
 pub(crate) use value::Value;
 use value::{ValueReader, byte_order};
 
-/// A connection to a bus.
+/// A connection to a bus, with the deadline of all its operations.
 pub(crate) struct Bus {
     stream: UnixStream,
     deadline: Instant,
     serial: u32,
 }
 
-/// chosen: answers of those services have some hundred bytes; the protocol would allow 128 MiB.
+/// chosen: the replies of these services have a few hundred bytes. The protocol would allow 128 MiB.
 const MAX_MESSAGE_LEN: usize = 1 << 20;
 
 impl Bus {
-    /// Connects, authenticates as this user and says hello.
+    /// Connects, authenticates as this user, and sends the Hello call.
     pub(crate) fn connect(socket: &Path, limit: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + limit;
         let unconnected = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // On a Unix socket the send timeout also limits the connection.
+        // On a unix socket the send timeout also limits `connect`.
         unconnected.set_write_timeout(Some(limit))?;
         unconnected.connect(&SockAddr::unix(socket)?)?;
         let stream = UnixStream::from(OwnedFd::from(unconnected));
@@ -51,7 +49,7 @@ impl Bus {
         let uid = data_encoding::HEXLOWER.encode(uid.as_bytes());
         bus.stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes())?;
         if !bus.read_auth_line()?.starts_with("OK ") {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the bus refuses this user"));
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the D-Bus daemon refuses this user"));
         }
         bus.stream.write_all(b"BEGIN\r\n")?;
         const BUS_NAME: &str = "org.freedesktop.DBus";
@@ -59,7 +57,7 @@ impl Bus {
         Ok(bus)
     }
 
-    /// Calls a method that takes strings.
+    /// Calls a method with string arguments, and returns the values of its reply.
     pub(crate) fn call(
         &mut self,
         service: &str,
@@ -79,7 +77,7 @@ impl Bus {
         }
     }
 
-    /// Reads a property.
+    /// Reads a property of an object.
     pub(crate) fn property(
         &mut self,
         service: &str,
@@ -92,7 +90,7 @@ impl Bus {
         values.pop().ok_or_else(malformed)
     }
 
-    /// A line of the authentication.
+    /// Reads a line of the authentication protocol.
     fn read_auth_line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") && line.len() < 512 {
@@ -117,7 +115,7 @@ impl Bus {
         parse_message(&bytes).ok_or_else(malformed)
     }
 
-    /// `read_exact` within the limit.
+    /// Like `Read::read_exact`, until the deadline.
     fn read_exact(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
         while !buffer.is_empty() {
             let time_left = self.deadline.saturating_duration_since(Instant::now());
@@ -137,10 +135,10 @@ impl Bus {
 }
 
 fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the bus sends what cannot be read")
+    io::Error::new(io::ErrorKind::InvalidData, "malformed message from the D-Bus daemon")
 }
 
-/// METHOD_CALL with its header fields: path, interface, member, destination, signature.
+/// Builds a METHOD_CALL with the header fields path, interface, member, destination and signature.
 fn method_call(serial: u32, [object, interface, method, service]: [&str; 4], arguments: &[&str]) -> Vec<u8> {
     const METHOD_CALL: u8 = 1;
     const NO_AUTO_START: u8 = 2;
@@ -179,7 +177,7 @@ fn pad(out: &mut Vec<u8>, multiple: usize) {
     out.resize(out.len().div_ceil(multiple) * multiple, 0);
 }
 
-/// What came back.
+/// A reply message: METHOD_RETURN or ERROR.
 #[derive(Default)]
 struct Reply {
     reply_serial: u32,

@@ -1,11 +1,11 @@
-//! A service that a test plays on a real bus.
+//! A D-Bus service that a test implements on a real bus.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 use std::thread::JoinHandle;
 
 use super::*;
 
-/// A call that a service received; its arguments are strings.
+/// A received method call; all its arguments are strings.
 pub(crate) struct Call {
     pub(crate) object: String,
     pub(crate) method: String,
@@ -14,26 +14,26 @@ pub(crate) struct Call {
     serial: u32,
 }
 
-/// Signature and body of an answer; an error if there is none.
+/// Signature and body of a reply; `None`: an error reply.
 type Said = Option<(&'static str, Vec<u8>)>;
 
-/// A service on a bus, until it is dropped.
+/// A running service; dropping it ends the service.
 pub(crate) struct Service {
     stream: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Takes the name and answers each call with signature and body, or with an error.
+    /// Requests the name, and replies to each call with a signature and body, or with an error.
     pub(crate) fn start(socket: &Path, name: &str, behaviour: fn(&Call) -> Said) -> Self {
         let mut bus = Bus::connect(socket, Duration::from_secs(60)).unwrap();
         let stream = bus.stream.try_clone().unwrap();
-        // RequestName(name, flags): the only call here that needs a number too.
+        // RequestName(name, flags) is the only call that needs a number, so the message for two strings is patched.
         const SELF: &str = "org.freedesktop.DBus";
         let mut request = method_call(2, ["/org/freedesktop/DBus", SELF, "RequestName", SELF], &[name, ""]);
         let signature = request.windows(3).position(|w| w == b"ss\0").unwrap();
         request[signature + 1] = b'u';
-        // An empty string is four zeros and one more; as a number it is those four.
+        // An empty string is encoded as five zero bytes; the first four are the number 0.
         request.pop();
         let body = u32::from_le_bytes(request[4..8].try_into().unwrap()) - 1;
         request[4..8].copy_from_slice(&body.to_le_bytes());
@@ -58,7 +58,7 @@ impl Drop for Service {
 }
 
 impl Bus {
-    /// The next call; nothing when the connection is over.
+    /// The next call; `None` when the connection has ended.
     fn receive(&mut self) -> Option<Call> {
         loop {
             let mut head = [0; 16];
@@ -90,7 +90,7 @@ impl Bus {
     }
 }
 
-/// METHOD_RETURN or ERROR.
+/// Builds a METHOD_RETURN or an ERROR.
 fn answer_to(call: &Call, said: Said) -> Vec<u8> {
     let kind = if said.is_some() { 2 } else { 3 };
     let (signature, body) = said.unwrap_or_default();

@@ -1,18 +1,18 @@
-//! Values of D-Bus, read by their signature.
+//! Parses D-Bus values by their signature, in the byte order of the sender.
 //!
-//! In: bytes in the sender's byte order, and a signature. Out: [`Value`]s, or nothing when the two do not fit. Depth is
-//! bounded, lengths are checked, and an element of no bytes cannot hold the reader.
+//! The result is a [`Value`], or nothing if bytes and signature do not match. Depth is bounded, lengths are checked,
+//! and arrays of empty elements are rejected because they would not terminate.
 
-/// A value of the answer. Variants are opened; structures, arrays and dictionary entries are lists.
+/// A parsed value. Variants are replaced by their content; structures, arrays and dictionary entries are lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Value {
-    /// Any integer or boolean, as its bits.
+    /// Any integer or boolean; floating-point numbers as their bits.
     Number(u64),
-    /// A string, an object's path or a signature.
+    /// A string, an object path or a signature.
     Text(String),
     /// An array of bytes.
     Bytes(Vec<u8>),
-    /// Several values.
+    /// The elements of an array, structure or dictionary entry.
     List(Vec<Value>),
 }
 
@@ -29,7 +29,7 @@ impl Value {
         if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
     }
 
-    /// The parts; none of anything else than a list.
+    /// The elements of a list; empty for any other value.
     pub(crate) fn as_list(&self) -> &[Value] {
         if let Self::List(values) = self { values } else { &[] }
     }
@@ -64,7 +64,7 @@ pub(super) fn byte_order(message: &[u8]) -> Option<ByteOrder> {
     }
 }
 
-/// Reads values by their signature.
+/// Reads values at an offset; alignment is relative to the start of `bytes`.
 pub(super) struct ValueReader<'a> {
     pub(super) byte_order: ByteOrder,
     pub(super) bytes: &'a [u8],
@@ -72,9 +72,10 @@ pub(super) struct ValueReader<'a> {
 }
 
 impl<'a> ValueReader<'a> {
-    /// The next value, and the signature behind it.
+    /// Reads the next value; returns it with the rest of the signature.
     pub(super) fn read_value<'s>(&mut self, signature: &'s [u8], depth: u8) -> Option<(Value, &'s [u8])> {
-        /// The specification allows 32 arrays in 32 structures; what is asked for here has four levels.
+        /// The specification allows 32 nested arrays and 32 nested structures; the values that are read here have
+        /// four levels.
         const MAX_DEPTH: u8 = 16;
         if depth > MAX_DEPTH {
             return None;
@@ -117,7 +118,7 @@ impl<'a> ValueReader<'a> {
         while self.offset < end {
             let before = self.offset;
             values.push(self.read_value(element, depth + 1)?.0);
-            // An element of no bytes, `()`, would go on for ever.
+            // An empty element, `()`, would never reach the end.
             if self.offset == before {
                 return None;
             }
@@ -146,7 +147,7 @@ impl<'a> ValueReader<'a> {
         usize::try_from(self.byte_order.u32(self.read_bytes(4)?)).ok()
     }
 
-    /// A string of this length and the zero behind it.
+    /// A string of this length, followed by a zero byte.
     fn read_text(&mut self, length: usize) -> Option<Value> {
         let bytes = self.read_bytes(length)?;
         self.read_bytes(1)?;
@@ -165,7 +166,7 @@ impl<'a> ValueReader<'a> {
     }
 }
 
-/// How many characters the first complete type of a signature has.
+/// The length of the first complete type in a signature.
 fn type_len(signature: &[u8]) -> Option<usize> {
     let mut open = 0_usize;
     for (at, code) in signature.iter().enumerate() {
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_nothing() {
+    fn invalid_values_are_rejected() {
         for (signature, bytes) in [
             ("u", &[1, 2][..]),
             ("s", b"\xff\xff\xff\xffhi\0"),

@@ -1,11 +1,11 @@
-//! Loss, jitter and CoDel: within their bounds, and the same for the same seed.
+//! Loss, jitter and CoDel: within their bounds, and equal for equal seeds.
 
 use crate::spec::Loss;
 
 use super::*;
 
 #[test]
-fn each_loss_model_loses_its_mean_and_bursts_come_in_bursts() {
+fn each_loss_model_has_its_mean_and_burst_losses_are_bursty() {
     for (loss, least, most) in
         [("0.5%", 450, 550), ("ge:1%/25%/50%", 1750, 2100), ("100%", 100_000, 100_000), ("0%", 0, 0)]
     {
@@ -18,14 +18,14 @@ fn each_loss_model_loses_its_mean_and_bursts_come_in_bursts() {
         assert!(mean >= least && mean <= most, "{loss}: {mean}");
         if loss.starts_with("ge") {
             let gaps = out.windows(2).filter(|pair| pair[1].1.number - pair[0].1.number > 1).count() as u64;
-            // Alone, 1.9 % would leave 98 % of the losses single.
+            // Independent losses of 1.9 % would leave 98 % of the losses isolated.
             assert!(gaps * 10 < lost * 8, "{gaps} gaps of {lost}");
         }
     }
 }
 
 #[test]
-fn a_link_may_lose_nothing_of_what_its_client_sends() {
+fn a_link_can_have_no_loss_on_the_uplink() {
     let lost = |link: &Link<NumberedPacket>| {
         [Direction::Down, Direction::Up].map(|direction| link.stats(direction).dropped_loss.packets)
     };
@@ -48,7 +48,7 @@ fn the_same_seed_loses_the_same_packets_whatever_else_changes() {
         let mut link: Link<NumberedPacket> = Link::new(&written.parse().unwrap(), seed);
         let out =
             offer(&mut link, Direction::Down, Duration::from_micros(every), Instant::from_nanos(every * 2_000_000));
-        // The end is left out: there some are still on their way.
+        // The last packets are ignored, because some are still in transit.
         out.into_iter().map(|(_, packet)| packet.number).filter(|n| *n < 1900).collect::<Vec<u64>>()
     };
     let first = survivors("w,rate=100Mbit/s,loss=3%", 7, 200);
@@ -90,8 +90,8 @@ fn a_shorter_delay_does_not_overtake() {
 }
 
 #[test]
-fn codel_keeps_the_standing_delay_low_where_drop_tail_does_not() {
-    // A sender that answers loss as TCP does: the window grows by a packet per round trip and halves on loss.
+fn codel_keeps_the_queueing_delay_low_where_drop_tail_does_not() {
+    // A sender that reacts to loss as TCP does: the window grows by one packet per RTT and is halved on loss.
     let standing = |written: &str| {
         let mut link = parse_link(written);
         let (mut window, mut inside, mut n, mut halved) = (10.0_f64, 0.0, 0, ms(0));

@@ -1,4 +1,4 @@
-//! Random histories: whatever happens, every packet is accounted for and nothing depends on who looks when.
+//! Random histories: every packet is accounted for, and the deliveries do not depend on when the driver polls.
 
 use proptest::prelude::*;
 
@@ -66,7 +66,7 @@ fn any_step() -> impl Strategy<Value = LinkStep> {
     ]
 }
 
-/// Lives through these steps, then lets the link drain; an error says what was not as it must be.
+/// Executes the steps, then lets the link drain. An error describes the violated property.
 fn run_history(spec: &LinkSpec, steps: Vec<LinkStep>, seed: u64) -> Result<(), TestCaseError> {
     let (mut link, mut n) = (Link::new(spec, seed), [0_u64; 2]);
     let (mut now, mut last_delivered) = (Instant::ZERO, [None; 2]);
@@ -99,7 +99,7 @@ fn run_history(spec: &LinkSpec, steps: Vec<LinkStep>, seed: u64) -> Result<(), T
         }
         prop_assert!(is_conserved(&link));
     }
-    // Once everything works again, all that is inside comes out.
+    // Once everything works again, all packets in the link must come out.
     for change in [
         LinkEventKind::Restore,
         LinkEventKind::Rate(Bitrate::from_mbps(10)),
@@ -122,9 +122,9 @@ fn run_history(spec: &LinkSpec, steps: Vec<LinkStep>, seed: u64) -> Result<(), T
     Ok(())
 }
 
-/// Found by the property below: behind the collision the small frame came first, and no one had said so.
+/// Found by the property below: after a collision, the smaller frame came first and earlier than predicted.
 #[test]
-fn a_collision_does_not_make_what_was_foretold_late() {
+fn a_collision_causes_no_delivery_before_the_predicted_time() {
     let spec = "wifi,medium=11b-rts,rtt=20ms".parse().unwrap();
     let steps = vec![
         LinkStep::Push(Direction::Down, 1060),
@@ -135,9 +135,9 @@ fn a_collision_does_not_make_what_was_foretold_late() {
     run_history(&spec, steps, 1_126_292_166_926_244_356).unwrap();
 }
 
-/// Found by the property below: the frame was sent before its station had a rate to send it with.
+/// Found by the property below: a frame was sent before its station had a rate.
 #[test]
-fn a_station_that_had_no_rate_delivers_nothing_before_it_was_foretold() {
+fn a_station_without_a_rate_delivers_nothing_before_the_predicted_time() {
     let spec = "wifi,medium=11g-mixed,rtt=20ms".parse().unwrap();
     let steps = vec![
         LinkStep::Push(Direction::Down, 20),
@@ -152,7 +152,7 @@ fn a_station_that_had_no_rate_delivers_nothing_before_it_was_foretold() {
 
 proptest! {
     #[test]
-    fn every_packet_is_delivered_dropped_or_inside_and_never_early(
+    fn every_packet_is_delivered_dropped_or_in_the_link_and_never_early(
         spec in any_spec(),
         steps in proptest::collection::vec(any_step(), 1..300),
         seed in any::<u64>(),
@@ -166,7 +166,7 @@ proptest! {
         pushes in proptest::collection::vec((0..3_000_000_u64, any::<bool>(), 20..1280_u64), 1..200),
         seed in any::<u64>(),
     ) {
-        // Once popped at every event, once only at the end: the same packets at the same due times.
+        // Polled once at every event and once only at the end: the same packets must have the same due times.
         let run = |eager: bool| {
             let (mut link, mut now, mut out) = (Link::new(&spec, seed), Instant::ZERO, Vec::new());
             for (n, (after, up, bytes)) in pushes.iter().enumerate() {

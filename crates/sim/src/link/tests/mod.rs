@@ -1,4 +1,4 @@
-//! Links in virtual time: rates and delays to the nanosecond, losses in their bounds, every packet accounted for.
+//! The link model in virtual time: exact rates and delays, bounded losses, conservation of packets.
 
 mod chance;
 mod changes;
@@ -10,7 +10,7 @@ use marline_core::units::Duration;
 
 use super::*;
 
-/// A packet of some size with a number to know it by.
+/// A packet with a size and an identifying number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct NumberedPacket {
     number: u64,
@@ -35,8 +35,8 @@ const fn ms(n: u64) -> Instant {
     Instant::from_millis(n)
 }
 
-/// Offers full packets at this interval and looks at the link at the same times; the answer is what came out by
-/// `end`, with the times at which it was due.
+/// Pushes full packets at this interval and polls the link at the same times. Returns the packets that came out by
+/// `end`, with their due times.
 fn offer(
     link: &mut Link<NumberedPacket>,
     direction: Direction,
@@ -71,7 +71,7 @@ fn is_conserved(link: &Link<NumberedPacket>) -> bool {
 }
 
 #[test]
-fn an_offered_overload_leaves_at_the_rate_exactly() {
+fn an_overloaded_link_delivers_exactly_its_rate() {
     for (written, mbps) in [("w,rate=1Mbit/s", 1), ("w,rate=80Mbit/s", 80), ("w,rate=937Mbit/s", 937)] {
         let mut link = parse_link(written);
         let out = offer(&mut link, Direction::Down, Duration::from_micros(11), ms(5000));
@@ -82,7 +82,7 @@ fn an_offered_overload_leaves_at_the_rate_exactly() {
 }
 
 #[test]
-fn an_idle_link_adds_half_the_round_trip_and_the_time_of_the_packet() {
+fn an_idle_link_adds_half_the_rtt_and_the_transmission_time() {
     let mut link = parse_link("w,rate=12Mbit/s,rtt=20ms,up=6Mbit/s");
     link.push(Direction::Down, full_packet(0), ms(100));
     link.push(Direction::Up, full_packet(1), ms(100));
@@ -95,12 +95,12 @@ fn an_idle_link_adds_half_the_round_trip_and_the_time_of_the_packet() {
 }
 
 #[test]
-fn a_driver_that_comes_late_loses_no_rate() {
+fn a_late_driver_loses_no_capacity() {
     let prompt = {
         let mut link = parse_link("w,rate=20Mbit/s,rtt=10ms,queue=50ms");
         offer(&mut link, Direction::Down, Duration::from_micros(500), ms(2000))
     };
-    // The same packets; the driver looks every 37 ms only, and never at a time that matters to the link.
+    // The same packets, but the driver polls only every 37 ms, at times unrelated to the link's events.
     let mut late = parse_link("w,rate=20Mbit/s,rtt=10ms,queue=50ms");
     let mut out = Vec::new();
     for n in 0..4000 {
@@ -115,8 +115,8 @@ fn a_driver_that_comes_late_loses_no_rate() {
 }
 
 #[test]
-fn a_queue_in_time_is_fixed_in_bytes_by_the_first_rate() {
-    // 50 ms at 12 Mbit/s are 50 packets of 1500 bytes; one more is being sent.
+fn a_queue_limit_in_time_is_converted_at_the_first_rate() {
+    // 50 ms at 12 Mbit/s are 50 packets of 1500 bytes; one more is in transmission.
     let mut link = parse_link("w,rate=12Mbit/s,queue=50ms");
     link.change(&LinkEventKind::Rate(Bitrate::from_mbps(1)), ms(1));
     for n in 0..100 {
@@ -124,21 +124,21 @@ fn a_queue_in_time_is_fixed_in_bytes_by_the_first_rate() {
     }
     let stats = link.stats(Direction::Down);
     assert_eq!((stats.queued.packets, stats.in_link.packets, stats.dropped_queue_full.packets), (50, 51, 49));
-    // At a twelfth of the rate the same bytes wait twelve times as long.
+    // At a twelfth of the rate the same bytes stay twelve times as long.
     let mut out = Vec::new();
     drain(&mut link, ms(10_000), &mut out);
     assert_eq!(link.stats(Direction::Down).max_queue_delay, Duration::from_millis(50 * 12));
 }
 
 #[test]
-fn a_policer_passes_its_burst_and_then_its_rate_and_delays_nothing() {
-    // 60 kB at once, then 12 Mbit/s: 1000 packets a second of the 4000 that are offered.
+fn a_policer_passes_its_burst_then_its_rate_without_delay() {
+    // 60 kB at once, then 12 Mbit/s: 1000 packets per second of the 4000 offered.
     let mut link = parse_link("w,rate=100Mbit/s,rtt=20ms,queue=1s,police=12Mbit/s:60kB");
     let out = offer(&mut link, Direction::Down, Duration::from_micros(250), ms(5000));
     let passed = 5000 + 60_000 / 1500;
     assert!(
         (out.len() as u64).abs_diff(passed) <= 11,
-        "{} of {passed}; ten milliseconds are on their way",
+        "{} of {passed}; those of the last ten milliseconds are in transit",
         out.len()
     );
     let stats = link.stats(Direction::Down);
@@ -156,7 +156,7 @@ fn a_packet_larger_than_the_mtu_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_simulated_minute_at_100_mbit_costs_little() {
+fn a_minute_at_100_mbit_is_simulated_quickly() {
     let mut link = parse_link("w,rate=100Mbit/s,rtt=40ms,loss=0.1%,jitter=1ms");
     let out = offer(&mut link, Direction::Down, Duration::from_micros(120), ms(60_000));
     assert!(out.len() > 499_000 * 999 / 1000 - 1000, "{}", out.len());

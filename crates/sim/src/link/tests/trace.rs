@@ -1,10 +1,10 @@
-//! Links on recorded opportunities.
+//! Links that follow recorded traces of delivery opportunities.
 
 use std::path::PathBuf;
 
 use super::*;
 
-/// A link on a trace of these milliseconds.
+/// A link with a trace of opportunities at these milliseconds.
 fn traced_link(text: &str) -> Link<NumberedPacket> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("t"), text).unwrap();
@@ -20,7 +20,7 @@ fn due_millis(link: &mut Link<NumberedPacket>) -> Vec<u64> {
 }
 
 #[test]
-fn a_traced_link_sends_at_its_opportunities_and_begins_anew() {
+fn a_trace_link_sends_at_its_opportunities_and_repeats_the_trace() {
     let mut link = traced_link("2\n5\n5\n10\n");
     for n in 0..6 {
         link.push(Direction::Down, full_packet(n), ms(0));
@@ -30,9 +30,9 @@ fn a_traced_link_sends_at_its_opportunities_and_begins_anew() {
 }
 
 #[test]
-fn packets_share_opportunities_and_span_them() {
+fn packets_share_opportunities_and_extend_over_several() {
     let mut link = traced_link("2\n5\n5\n10\n");
-    // 604 bytes each with the header: two and a half in an opportunity of 1504.
+    // 604 bytes each with the header: two and a half fit into an opportunity of 1504 bytes.
     for n in 0..5 {
         link.push(Direction::Down, NumberedPacket { number: n, bytes: 600 }, ms(0));
     }
@@ -40,7 +40,7 @@ fn packets_share_opportunities_and_span_them() {
 }
 
 #[test]
-fn opportunities_that_nobody_uses_are_gone() {
+fn unused_opportunities_are_lost() {
     let mut link = traced_link("2\n5\n5\n10\n");
     link.push(Direction::Down, full_packet(0), ms(6));
     link.push(Direction::Down, full_packet(1), ms(23));
@@ -52,7 +52,7 @@ fn opportunities_that_nobody_uses_are_gone() {
 }
 
 #[test]
-fn a_held_trace_runs_on_without_its_packets() {
+fn a_held_trace_continues_without_sending() {
     let mut link = traced_link("1\n");
     link.push(Direction::Down, NumberedPacket { number: 0, bytes: 1500 }, Instant::from_nanos(1));
     link.push(Direction::Down, NumberedPacket { number: 1, bytes: 1500 }, Instant::from_nanos(1));
@@ -62,7 +62,7 @@ fn a_held_trace_runs_on_without_its_packets() {
 }
 
 #[test]
-fn what_was_sent_of_a_packet_before_a_hold_is_not_sent_again() {
+fn the_part_of_a_packet_sent_before_a_hold_is_not_repeated() {
     let mut spec: LinkSpec = "lte,trace=t,mtu=9000B".parse().unwrap();
     let Downlink::Trace(file) = &mut spec.downlink else { panic!("a trace") };
     file.trace = Some(std::sync::Arc::new(Trace::parse("1\n").unwrap()));
@@ -75,7 +75,7 @@ fn what_was_sent_of_a_packet_before_a_hold_is_not_sent_again() {
 }
 
 #[test]
-fn a_rate_ends_a_trace() {
+fn a_rate_change_replaces_a_trace() {
     let mut link = traced_link("10\n");
     link.push(Direction::Down, NumberedPacket { number: 0, bytes: 1496 }, ms(0));
     link.change(&LinkEventKind::Rate(Bitrate::from_mbps(12)), ms(5));
@@ -83,7 +83,7 @@ fn a_rate_ends_a_trace() {
 }
 
 #[test]
-fn a_recorded_link_carries_its_opportunities() {
+fn a_recorded_trace_delivers_its_opportunities() {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let mut spec: LinkSpec = "lte,trace=mm-tmobile-lte-short.down".parse().unwrap();
     if let Err(error) = spec.load(&[dir]) {

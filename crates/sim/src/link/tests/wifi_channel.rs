@@ -1,8 +1,8 @@
-//! The shared 802.11 medium: what frames cost, who gets how much.
+//! The shared 802.11 channel: airtime of frames and the shares of the stations.
 
 use super::*;
 
-/// Payload rate towards the client with so many small datagrams back for every 8.
+/// Downlink payload rate in Mbit/s, with `small_per_eight` small uplink datagrams per eight downlink packets.
 fn downlink_rate_in_shared_cell(preset: &str, small_per_eight: u64) -> f64 {
     let mut link = parse_link(&format!("wifi,medium={preset}"));
     let mut now = ms(0);
@@ -31,8 +31,9 @@ fn downlink_rate_in_shared_cell(preset: &str, small_per_eight: u64) -> f64 {
 }
 
 #[test]
-fn small_frames_cost_a_shared_cell_what_the_paper_measured() {
-    // The emulator's own figures; Super-aggregation figure 2(a): from 20 down to 15 at 4 of 8.
+fn small_uplink_frames_reduce_the_downlink_as_the_paper_measured() {
+    // Expected values are figures of this model. Super-aggregation figure 2(a) measured a drop from 20 to 15 at 4
+    // of 8.
     for (back, expected) in [(0, 19.1), (1, 17.9), (2, 16.8), (4, 14.9), (8, 12.1)] {
         let ours = downlink_rate_in_shared_cell("11g-mixed", back);
         assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
@@ -48,7 +49,7 @@ fn small_frames_cost_a_shared_cell_what_the_paper_measured() {
 }
 
 #[test]
-fn two_saturated_stations_share_a_cell_in_equal_frames() {
+fn two_saturated_stations_send_equal_numbers_of_frames() {
     let mut link = parse_link("wifi,medium=11g");
     for n in 0..4000 {
         let now = Instant::from_nanos(n * 500_000);
@@ -67,7 +68,7 @@ fn two_saturated_stations_share_a_cell_in_equal_frames() {
 }
 
 #[test]
-fn a_held_cell_is_silent_and_goes_on() {
+fn a_held_channel_sends_nothing_and_resumes() {
     let mut link = parse_link("wifi,medium=11g");
     link.change(&LinkEventKind::Hold, ms(1));
     link.push(Direction::Down, full_packet(0), ms(2));
@@ -79,13 +80,13 @@ fn a_held_cell_is_silent_and_goes_on() {
 }
 
 #[test]
-fn a_station_sends_nothing_in_the_past_when_its_rate_comes_back() {
+fn a_restored_rate_applies_from_its_own_time() {
     let mut link = parse_link("wifi,medium=11g");
     link.change(&LinkEventKind::Rate(Bitrate::ZERO), ms(0));
     link.push(Direction::Up, full_packet(0), ms(1));
     link.push(Direction::Down, full_packet(1), ms(1));
     assert_eq!((link.next_event(), link.pop(ms(50))), (None, None));
-    // The other side sends meanwhile; the rate that comes back while nobody looks counts from its own moment.
+    // The other side sends meanwhile. A rate restored between two polls must count from its own time.
     link.schedule(ms(60), LinkEventKind::UplinkRate(Bitrate::from_mbps(54)));
     link.schedule(ms(80), LinkEventKind::Rate(Bitrate::from_mbps(54)));
     let mut out = Vec::new();
@@ -96,8 +97,9 @@ fn a_station_sends_nothing_in_the_past_when_its_rate_comes_back() {
 }
 
 #[test]
-fn a_drop_by_codel_does_not_make_what_was_foretold_late() {
-    // Large and small frames take turns in a queue that stands; behind a dropped large one a small one comes sooner.
+fn a_codel_drop_causes_no_delivery_before_the_predicted_time() {
+    // Large and small frames alternate in a standing queue; after a dropped large frame a small one arrives
+    // earlier.
     let mut link = parse_link("wifi,medium=11b,codel");
     for n in 0..2000 {
         let now = Instant::from_nanos(n * 500_000);

@@ -1,8 +1,8 @@
-//! What the machine asks for: looks, joins, priorities, ends.
+//! The machine's outputs, executed by the kernel model: polls, joins, priorities, removals.
 //!
-//! Each look and each command is answered at once, as the kernel does it over netlink; what comes of a join or of an
-//! MP_PRIO comes later. Commands about what the machine was never told of, or was told the end of, are refused and noted
-//! as nonsense, except that a subflow may end while its command is on the way.
+//! Polls and commands are answered at once, as the kernel does over netlink; the effect of a join or an MP_PRIO
+//! follows later. Commands about objects that were never reported, or were reported as gone, are refused and
+//! recorded as invalid. Exception: a subflow may disappear while a command about it is in transit.
 
 use marline_core::paths::{CloseReason, Command, CommandError, CommandId, ConnId, Input, Output, SubflowId};
 use marline_core::units::Instant;
@@ -10,14 +10,14 @@ use marline_core::units::Instant;
 use super::{ConnStage, Event, KernelModel, SYN_TIMEOUT};
 
 impl KernelModel {
-    /// Does what the machine asks.
+    /// Executes an output of the machine.
     pub(in super::super) fn execute(&mut self, now: Instant, output: Output) {
         self.now = self.now.max(now);
         match output {
             Output::Poll { conn } => self.poll_counters(conn),
             Output::Command { id: command, conn, command: what } => self.execute_command(command, conn, what),
             Output::Note { reason, .. } => self.notes.push((self.now, reason)),
-            // Packets of any size pass here.
+            // This model has no MTU limits.
             Output::SetMtu { .. } => {}
         }
     }
@@ -32,7 +32,7 @@ impl KernelModel {
         }
     }
 
-    /// A connection that is open and that the machine knows of.
+    /// Index of a connection that is open and was reported to the machine.
     fn known_conn(&mut self, conn: ConnId) -> Option<usize> {
         let index = usize::try_from(conn.0).ok().filter(|at| *at < self.conns.len());
         let known = index.filter(|at| matches!(self.conns[*at].stage, ConnStage::Reported | ConnStage::Closed));
@@ -55,7 +55,7 @@ impl KernelModel {
             Some(at) => self.apply_command(at, action).err(),
         };
         self.machine_inputs.push_back(Input::CommandDone { command, error });
-        // The kernel tells of a subflow's end behind the answer.
+        // The kernel reports the end of a subflow after the response to the command.
         if let (Command::Destroy { subflow }, None) = (action, error)
             && let Ok(sub) = usize::try_from(subflow.0)
         {
@@ -107,7 +107,7 @@ impl KernelModel {
         Ok(())
     }
 
-    /// A join's first packet goes out, again and again until it is answered or the driver ends it.
+    /// Sends the SYN of a join; it is repeated until it is acknowledged or its retries are used up.
     pub(super) fn send_syn(&mut self, conn: usize, link: usize, backup: bool, attempt: u32) {
         if self.conns[conn].stage != ConnStage::Reported || !self.links[link].has_carrier {
             return;
@@ -126,7 +126,7 @@ impl KernelModel {
         }
     }
 
-    /// The third packet of a join has arrived.
+    /// The third packet of a join has arrived at the server.
     pub(super) fn on_joined(&mut self, conn: usize, link: usize, backup: bool) {
         if self.conns[conn].stage != ConnStage::Reported || !self.links[link].carries_response(self.now) {
             return;
@@ -144,5 +144,5 @@ impl KernelModel {
     }
 }
 
-/// How often a join's SYN is sent again: after 1 s and 3 s, and then the driver ends it.
+/// Retransmissions of a join's SYN, after 1 s and 3 s; then the join is abandoned.
 const SYN_RETRIES: u32 = 2;

@@ -1,11 +1,13 @@
-//! Data: MPTCP's scheduler at the server, pieces on their way, reassembly, acknowledgements, failure.
+//! Data transfer: the server's MPTCP scheduler, chunks in transit, reassembly, acknowledgements, reinjection.
 //!
-//! 1. The scheduler is upstream's (net/mptcp/protocol.c, `mptcp_subflow_get_send`): of the subflows that are no backups
-//!    and not stale, the one whose queue lasts shortest at its pacing rate gets a burst of 64 KB; if that one has no
-//!    room, nobody gets anything. Backups count where there is nothing else.
-//! 2. Not more is out than the client's window, nor than the send buffers of all subflows hold; both count from the oldest
-//!    byte that the client has not acknowledged in order. So a burst on a slow link holds everything back (head of line).
-//! 3. What a stale or reset subflow held is given to others; a stale one keeps it as well, and sends it when it can.
+//! 1. The scheduler is the upstream kernel's (`mptcp_subflow_get_send` in net/mptcp/protocol.c). Of the subflows
+//!    that are neither backups nor stale, the one whose queue drains first at its pacing rate gets a burst of 64
+//!    KB. If its send buffer is full, no subflow gets data. Backups are used only if there is nothing else.
+//! 2. The outstanding data is limited by the client's window and by the sum of the send buffers of all subflows.
+//!    Both count from the oldest byte that the client has not acknowledged in order. So a burst on a slow link
+//!    blocks everything (head-of-line blocking).
+//! 3. Data of a stale or reset subflow is reinjected on others; a stale subflow also keeps it and sends it when it
+//!    can.
 
 use marline_core::energy::Direction;
 use marline_core::link::LinkId;
@@ -16,19 +18,19 @@ use super::super::link::SendOutcome;
 use super::super::sender::Chunk;
 use super::{ConnStage, Event, KernelModel};
 
-/// MPTCP_SEND_BURST_SIZE.
+/// MPTCP_SEND_BURST_SIZE of the Linux kernel.
 const SEND_BURST: u64 = 65_536;
-/// What a subflow may bring before anybody can tell that its MP_PRIO was lost.
+/// Bytes that a subflow may deliver before a lost MP_PRIO can be noticed.
 const MAX_BYTES_BEFORE_PRIO: u64 = 3000;
 
 impl KernelModel {
-    /// Gives data to subflows, and lets them send.
+    /// Assigns data to subflows and lets them send.
     pub(super) fn schedule_data(&mut self, conn: usize) {
         while let Some((sub, data)) = self.next_data(conn) {
             let chosen = &mut self.subflows[sub];
             chosen.assigned_bytes += data.len;
             chosen.unacked.push_back(data);
-            // A backup gets something only where nothing else works.
+            // A backup gets data only if nothing else works; this data is not counted as leaked.
             chosen.backup_since = chosen.backup_since.map(|_| chosen.assigned_bytes);
             self.subflows[sub].sender.enqueue(data);
             self.send_pending(sub);
@@ -58,6 +60,7 @@ impl KernelModel {
         }
         let conn = &mut self.conns[conn_index];
         let acknowledged = conn.acknowledged;
+        // Data that was acknowledged over another subflow meanwhile is not reinjected.
         while conn.retransmit_queue.front().is_some_and(|data| data.offset + data.len <= acknowledged) {
             conn.retransmit_queue.pop_front();
         }
@@ -81,13 +84,14 @@ impl KernelModel {
         if data.len == 0 {
             return None;
         }
+        // As in the kernel, the mean of both rates is weighted by the queued and the new data.
         let sender = &mut self.subflows[best].sender;
         let (held, new) = (buffered as f64, data.len as f64);
         sender.pacing_rate = (sender.pacing_rate * held + sender.current_pacing_rate() * new) / (held + new);
         Some((best, data))
     }
 
-    /// A subflow sends what it may.
+    /// Sends as much as the subflow's congestion window allows.
     pub(super) fn send_pending(&mut self, sub: usize) {
         if !self.subflows[sub].is_open_at_server {
             return;
@@ -114,6 +118,7 @@ impl KernelModel {
         self.links[link].received += wire_bytes;
         let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
         self.meter.on_bytes(self.now, id, Direction::Down, DataSize::from_bytes(wire_bytes));
+        // The kernel responds to data of a destroyed subflow with a reset.
         if !self.subflows[sub].is_open_at_client {
             if self.subflows[sub].is_open_at_server
                 && let Some(arrival) = self.links[link].send_control(self.now)
@@ -140,6 +145,7 @@ impl KernelModel {
         if let Some(arrival) = self.links[link].send_control(self.now) {
             self.schedule_event(arrival, Event::AckArrived(sub, number, next_offset));
         }
+        // When the response is complete, the application sends its next request.
         let conn = &mut self.conns[conn];
         if conn.stage != ConnStage::Closed
             && next_offset == conn.requested_end
@@ -190,7 +196,7 @@ impl KernelModel {
     pub(super) fn on_reset(&mut self, sub: usize) {
         if std::mem::take(&mut self.subflows[sub].is_open_at_server) {
             self.requeue_data(sub);
-            // What had come out of order was acknowledged to the subflow's sender, and is gone with the subflow.
+            // Out-of-order data was acknowledged to the subflow's sender, but is lost with the subflow.
             let out_of_order: Vec<DataRange> = self.subflows[sub].receiver.out_of_order().collect();
             let conn = &mut self.conns[self.subflows[sub].conn];
             conn.retransmit_queue.extend(out_of_order);
@@ -199,7 +205,8 @@ impl KernelModel {
         }
     }
 
-    /// What a subflow was given goes to others, also what has come there behind a gap and was acknowledged selectively.
+    /// Reinjects a subflow's data on others, including data that arrived behind a gap and was selectively
+    /// acknowledged.
     fn requeue_data(&mut self, sub: usize) {
         let conn = &mut self.conns[self.subflows[sub].conn];
         let acknowledged = conn.acknowledged;

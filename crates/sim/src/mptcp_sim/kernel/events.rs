@@ -1,4 +1,4 @@
-//! What the machine is told of links, connections and subflows, as the driver tells it (core/paths/event.rs, duties 1 and 2).
+//! Reports about links, connections and subflows, with the duties of a driver (1, 2 and 6 in core/paths/event.rs).
 
 use marline_core::link::LinkId;
 use marline_core::paths::{CloseReason, Counters, EstablishedSubflow, Input, SubflowId};
@@ -7,7 +7,7 @@ use marline_core::units::{DataSize, Instant};
 use super::{ConnStage, KernelModel, conn_id};
 
 impl KernelModel {
-    /// Of each link that has come, and of each that has carrier.
+    /// Reports each link that has arrived, and each that has carrier.
     pub(in super::super) fn report_links(&mut self) {
         let arrived = self.scenario.link_arrivals.iter().filter(|arrival| Instant::ZERO + arrival.at <= self.now);
         self.machine_inputs.extend(arrived.map(|arrival| Input::LinkAdded { config: arrival.config.clone() }));
@@ -15,7 +15,7 @@ impl KernelModel {
         self.machine_inputs.extend(up.map(|(link, _)| Input::LinkUp { link }));
     }
 
-    /// To a machine that was not there before.
+    /// Reports the open connections to a new machine.
     pub(in super::super) fn report_open_conns(&mut self) {
         for conn in 0..self.conns.len() {
             if self.conns[conn].stage == ConnStage::Reported {

@@ -1,19 +1,21 @@
-//! The kernel of the host and that of the server, the network between them, and the applications.
+//! Model of the kernels of client and server, the network between them, and the applications.
 //!
-//! In: a [`Scene`], and the machine's outputs. Out: the machine's inputs, and at the end an [`Outcome`].
+//! It takes an [`MptcpScenario`] and the machine's outputs. It produces the machine's inputs and at the end an
+//! [`MptcpOutcome`].
 //!
-//! 1. Everything happens at an event; events of one moment happen in the order in which they were planned.
-//! 2. A connection is told of when its first request has been acknowledged, two round trips after its SYN, because the
-//!    kernel joins none before (facts: ESTABLISHED comes with the first DATA_ACK).
-//! 3. A join takes one and a half round trips on its link and is then told of. Its SYN is sent again after 1 s and 3 s; where
-//!    no packet comes through, nothing is ever told. A server that has its fill resets it half a round trip later.
-//! 4. MP_PRIO rides on one packet of its own subflow and is not repeated. Until it has arrived the server goes on as
-//!    before.
-//! 5. Loss of carrier is told at once; the subflows stay where they are, as sockets do. A subflow that was destroyed
-//!    answers what still comes with a reset, so that the server learns of it even if the first reset was lost.
-//! 6. Signs of traffic for the meter: everything that arrives, in bytes on the wire, and each packet without payload that
-//!    goes out for a handshake, a request, an option, a reset or an end. Acknowledgements are not counted: they go while
-//!    data come.
+//! 1. Everything happens in events; events of one instant happen in the order in which they were scheduled.
+//! 2. A connection is reported when its first request has been acknowledged, two RTTs after its SYN. Like the
+//!    upstream kernel, the model accepts no join before: MPTCP_EVENT_ESTABLISHED comes with the first DATA_ACK.
+//! 3. A join takes one and a half RTTs on its link and is then reported. Its SYN is retransmitted after 1 s and 3
+//!    s; if no packet gets through, nothing is ever reported. A server without free subflows resets the join half
+//!    an RTT later.
+//! 4. MP_PRIO is carried by one packet on its own subflow and is not retransmitted. Until it arrives, the server
+//!    continues as before.
+//! 5. Loss of carrier is reported at once; the subflows stay, as sockets do. A destroyed subflow responds to
+//!    further data with a reset, so that the server learns about it even if the first reset was lost.
+//! 6. The energy meter gets everything that arrives, in bytes on the wire, and each packet without payload that is
+//!    sent for a handshake, a request, an option, a reset or a FIN. Acknowledgements are not counted, because they
+//!    coincide with received data.
 
 mod commands;
 mod data;
@@ -37,12 +39,13 @@ use super::sender::{Chunk, SubflowSender};
 use super::{DataRange, InputQueue};
 use crate::rng::{Purpose, RandomStream};
 
-/// What of an IP packet of 1500 bytes is payload: 20 + 20 bytes of IPv4 and TCP, 12 of timestamps, 20 of MPTCP's mapping.
+/// Payload share of an IP packet of 1500 bytes: 40 bytes of IPv4 and TCP headers, 12 of timestamps, 20 of MPTCP's
+/// DSS.
 pub const PAYLOAD_SHARE: f64 = MSS_MPTCP as f64 / 1500.0;
 const MSS_MPTCP: u64 = 1428;
 const MSS_TCP: u64 = 1448;
 
-/// See the [module](self).
+/// Model of both hosts and the network; see the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct KernelModel {
     scenario: MptcpScenario,
@@ -57,7 +60,7 @@ pub(super) struct KernelModel {
     meter: Meter,
     rng: RandomStream,
     closed_conns: usize,
-    /// Payload that came over each link, and what leaked.
+    /// Payload received over each link, and the part of it that came over suspended subflows.
     link_payload: Vec<u64>,
     leaked_payload: Vec<u64>,
     command_counts: [u32; 3],
@@ -68,21 +71,21 @@ pub(super) struct KernelModel {
     max_prio_lag: Duration,
 }
 
-/// Both ends of one connection.
+/// Client and server side of one connection.
 #[derive(Debug)]
 struct ConnEnds {
     flow: usize,
     stage: ConnStage,
-    /// Bytes that the client has asked for, and that the server may send.
+    /// End of the bytes that the client has requested, and of those that the server may send.
     requested_end: u64,
     sendable_end: u64,
-    /// A request that the server has not heard yet.
+    /// Size of a request that the server has not received yet.
     pending_request: Option<DataSize>,
-    /// Of what was asked for, what has come and was taken for an end.
+    /// End of the responses that the client has received completely.
     response_end: u64,
     next_offset: u64,
     acknowledged: u64,
-    /// To be sent again on whatever works.
+    /// Data to be reinjected on any working subflow.
     retransmit_queue: VecDeque<DataRange>,
     reassembly: Reassembly,
     finished_at: Option<Instant>,
@@ -93,37 +96,37 @@ struct ConnEnds {
 enum ConnStage {
     New,
     Established,
-    /// The machine knows of it.
+    /// Reported to the machine.
     Reported,
     Closed,
 }
 
-/// Both ends of one subflow.
+/// Client and server side of one subflow.
 #[derive(Debug)]
 struct SubflowEnds {
     conn: usize,
     link: usize,
     initial: bool,
     rtt: Duration,
-    /// Whether each end still has it.
+    /// Whether each side still has the subflow.
     is_open_at_client: bool,
     is_open_at_server: bool,
     is_reported: bool,
-    /// What this end has asked for, and what the server has heard.
+    /// Backup flag as set at the client, and as known to the server.
     client_backup: bool,
     server_backup: bool,
-    /// This end has wanted a backup and the server has not heard of it: what came since, and since when that was more
-    /// than [`data`] lets pass.
+    /// Set while the client wants a backup and the server does not know: bytes delivered since then, and since when
+    /// they exceed `MAX_BYTES_BEFORE_PRIO`.
     prio_lag: Option<(u64, Option<Instant>)>,
     sender: SubflowSender,
     receiver: SubflowReceiver,
-    /// Pieces from here on were given to it while it was a backup.
+    /// Chunks from this offset of the subflow on were assigned while it was a backup.
     backup_since: Option<u64>,
     assigned_bytes: u64,
-    /// What it was given that the client has not acknowledged in order, on whatever subflow.
+    /// Assigned data that the client has not acknowledged in order on any subflow.
     unacked: VecDeque<DataRange>,
-    /// Bytes of requests that went over it and were acknowledged, those that are not yet, and how often in a row they
-    /// were sent again.
+    /// Request bytes sent over this subflow and acknowledged, those not yet acknowledged, and the number of
+    /// consecutive timeouts.
     request_bytes_acked: u64,
     request_bytes_unacked: u64,
     timeouts: u8,
@@ -135,17 +138,18 @@ enum Event {
     Start(usize),
     Established(usize),
     ConnReady(usize),
-    /// The client asks for the next thing.
+    /// The client sends its next request.
     SendRequest(usize, DataSize),
-    /// The server has heard it, over this subflow.
+    /// The server has received the request over this subflow.
     RequestArrived(usize),
-    /// The client hears that it has.
+    /// The client receives the acknowledgement of its request.
     RequestAcked(usize),
-    /// If it does not hear it by now it sends the request again.
+    /// Retransmits a request that is not acknowledged by now.
     RequestTimeout(usize, u32),
-    /// If nothing has come since then it asks whether anybody is there: bytes asked for and come at that time.
+    /// Pings the server if nothing has arrived since; contains the bytes requested and received when it was
+    /// scheduled.
     Ping(usize, [u64; 2]),
-    /// The first packet of a join goes out, for the first time or again.
+    /// Sends the SYN of a join, for the first time or again.
     Syn {
         conn: usize,
         link: usize,
@@ -164,13 +168,13 @@ enum Event {
     MpPrioArrived(usize, bool),
     ResetArrived(usize),
     Carrier(usize, bool),
-    /// By its place in the scene.
+    /// Index of the arrival in the scenario.
     LinkArrival(usize),
     InterfaceCounters,
     Sample,
 }
 
-/// An event in its order.
+/// An event with its position in the order.
 #[derive(Clone, Debug)]
 struct ScheduledEvent {
     at: Instant,
@@ -244,23 +248,23 @@ impl KernelModel {
         kernel
     }
 
-    /// Whether there is nothing left to do, or no time.
+    /// Whether all connections are closed or the time limit is reached.
     pub(super) fn is_over(&self) -> bool {
         self.closed_conns == self.conns.len() || self.now >= Instant::ZERO + self.scenario.time_limit
     }
 
-    /// When the next event is.
+    /// Time of the next event.
     pub(super) fn next_event(&self) -> Option<Instant> {
         let end = Instant::ZERO + self.scenario.time_limit;
         self.events.peek().map(|Reverse(due)| due.at.min(end))
     }
 
-    /// The next thing to tell.
+    /// The next input for the machine.
     pub(super) fn next_input(&mut self) -> Option<Input> {
         self.machine_inputs.pop_front()
     }
 
-    /// Lets the next event happen, or ends at the limit.
+    /// Processes the next event, or ends at the time limit.
     pub(super) fn step(&mut self) {
         let end = Instant::ZERO + self.scenario.time_limit;
         match self.events.pop() {
@@ -277,7 +281,7 @@ impl KernelModel {
         self.events.push(Reverse(ScheduledEvent { at, sequence: self.scheduled_count, event }));
     }
 
-    /// A packet without payload goes out over a link; when it arrives, if it does.
+    /// Sends a packet without payload over a link and returns its arrival time, unless it is lost.
     fn send_control(&mut self, link: usize) -> Option<Instant> {
         if self.links[link].has_carrier {
             let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
@@ -348,7 +352,7 @@ impl KernelModel {
         }
     }
 
-    /// How a link came, if it was not there from the start.
+    /// The arrival of a link that was not present at the start.
     fn link_arrival(&self, link: LinkId) -> Option<&LinkArrival> {
         self.scenario.link_arrivals.iter().find(|arrival| arrival.config.id == link)
     }
@@ -399,7 +403,7 @@ impl KernelModel {
         index
     }
 
-    /// The client's next request, or the connection's end.
+    /// Sends the client's next request, or closes the connection if there is none.
     fn next_request(&mut self, conn: usize) {
         let pool = self.scenario.flows[self.conns[conn].flow].pool;
         match self.pools.get_mut(pool).and_then(VecDeque::pop_front) {
@@ -409,7 +413,7 @@ impl KernelModel {
         }
     }
 
-    /// A FIN goes over each subflow.
+    /// Closes the connection with a FIN on each subflow.
     fn close(&mut self, conn: usize) {
         let previous = std::mem::replace(&mut self.conns[conn].stage, ConnStage::Closed);
         self.conns[conn].finished_at = Some(self.now);
@@ -497,9 +501,9 @@ fn conn_id(index: usize) -> ConnId {
     ConnId(u32::try_from(index).unwrap_or(u32::MAX))
 }
 
-/// How often the driver tells of interfaces' counters (core/paths/event.rs, duty 4).
+/// Interval of reporting interface counters (duty 6 in core/paths/event.rs).
 const COUNTER_INTERVAL: Duration = Duration::from_secs(1);
-/// The first retransmission of a SYN.
+/// Initial retransmission timeout of a SYN.
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Of a link without any delay.
+/// RTT of a link without delay.
 const MIN_RTT: Duration = Duration::from_micros(200);

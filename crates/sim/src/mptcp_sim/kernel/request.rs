@@ -1,9 +1,10 @@
-//! Requests: what the client sends, until the server has heard it.
+//! Requests from the client to the server, with retransmission and pings.
 //!
-//! 1. A request is one packet. One that is not acknowledged is sent again on its subflow after a retransmission timeout,
-//!    doubled each time; after [`STALE`] of them it goes over another subflow as well, a backup if there is nothing else.
-//! 2. Whoever waits for an answer of which nothing has come for [`PATIENCE`] asks whether anybody is there, as protocols
-//!    with pings do. This is what tells of a path that died while the server had something to send over it.
+//! 1. A request is one packet. Without an acknowledgement it is retransmitted on its subflow after a timeout that
+//!    doubles each time. After `STALE_TIMEOUTS` timeouts it is also sent over another subflow, a backup if there is
+//!    nothing else.
+//! 2. A client that has received nothing of a response for `PING_INTERVAL` sends a ping, as protocols with pings
+//!    do. This detects a path that died while the server had data to send over it.
 
 use marline_core::units::{DataSize, Duration};
 
@@ -19,7 +20,7 @@ impl KernelModel {
         self.send_on_best_subflow(conn);
     }
 
-    /// A request goes over the subflow that looks best: no stale one, and a backup only if there is nothing else.
+    /// Sends the request over the best subflow: preferably not stale, then preferably no backup.
     fn send_on_best_subflow(&mut self, conn: usize) {
         let best = self.conns[conn].subflows.iter().copied().filter(|sub| self.subflows[*sub].is_open_at_client);
         let best = best
@@ -38,7 +39,7 @@ impl KernelModel {
         self.schedule_event(self.now + rto, Event::RequestTimeout(sub, attempt));
     }
 
-    /// The server has got a request, perhaps not for the first time.
+    /// The server has received a request, possibly a duplicate.
     pub(super) fn on_request(&mut self, sub: usize) {
         let (conn, link) = (self.subflows[sub].conn, self.subflows[sub].link);
         if let Some(size) = self.conns[conn].pending_request.take() {
@@ -50,7 +51,7 @@ impl KernelModel {
         }
     }
 
-    /// A retransmission timeout of the client.
+    /// The client's retransmission timeout has expired.
     pub(super) fn on_request_timeout(&mut self, sub: usize, attempt: u32) {
         let conn = self.subflows[sub].conn;
         if self.conns[conn].stage == ConnStage::Closed {
@@ -81,13 +82,13 @@ impl KernelModel {
     }
 }
 
-/// Bytes of a request.
+/// Size of a request.
 const REQUEST_BYTES: u64 = 300;
-/// Linux's TCP_RTO_MIN.
+/// Minimum variance term of the timeout: Linux's TCP_RTO_MIN.
 const MIN_RTO: Duration = Duration::from_millis(200);
-/// Doublings: 200 ms become 102 s.
+/// Maximum number of doublings: 200 ms become 102 s.
 const MAX_BACKOFF: u32 = 9;
-/// Timeouts after which the data goes over another subflow as well.
+/// Timeouts after which the request is also sent over another subflow.
 const STALE_TIMEOUTS: u8 = 2;
-/// chosen: what HTTP/2 and WebSocket clients use.
+/// Chosen: usual for clients of HTTP/2 and WebSocket.
 const PING_INTERVAL: Duration = Duration::from_secs(30);

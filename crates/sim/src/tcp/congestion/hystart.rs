@@ -1,21 +1,21 @@
-//! When does slow start end before it overflows the queue?
+//! HyStart: detects during slow start that the window is large enough, before the queue overflows.
 //!
-//! In: the moment and the round-trip time of each ACK. Out: once, that the window is large enough.
+//! It uses the times and the RTTs of ACKs.
 //!
-//! 1. Rounds: one ends when everything that was on its way at its start has been acknowledged.
-//! 2. ACK train: ACKs at most 2 ms apart, since the round's start, for longer than half of the smallest round trip
-//!    (plus at most 1 ms, the time that one burst of the sender takes).
-//! 3. Delay: the smallest of the first eight round-trip times of a round exceeds the smallest of all by an eighth, at
-//!    least by 4 ms and at most by 16 ms.
-//! 4. Nothing is measured below a window of 16 segments.
+//! 1. A round ends when everything that was in flight at its start has been acknowledged.
+//! 2. ACK train: ACKs with gaps of at most 2 ms, since the start of the round, for longer than half of the minimum
+//!    RTT (plus at most 1 ms, the duration of one burst of the sender).
+//! 3. Delay increase: the minimum of a round's first eight RTTs exceeds the minimum RTT by an eighth, at least by 4
+//!    ms and at most by 16 ms.
+//! 4. Nothing is measured with a window below 16 segments.
 //!
-//! Both forms and all figures are those of Linux's CUBIC, which differ from the paper's and from RFC 9406's.
+//! Both criteria and all constants are those of Linux's CUBIC, which differ from the paper's and from RFC 9406's.
 
 use core::time::Duration;
 
 use marline_core::units::Instant;
 
-/// One connection's detector.
+/// HyStart state of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
     has_ended_slow_start: bool,
@@ -27,7 +27,7 @@ pub(super) struct HyStart {
 }
 
 impl HyStart {
-    /// An ACK in slow start. True when slow start is to end, once.
+    /// Processes an ACK in slow start. Returns true, once, if slow start must end.
     pub(super) fn on_ack(&mut self, now: Instant, ack: AckSample) -> bool {
         if self.has_ended_slow_start || ack.window < MIN_WINDOW {
             return false;
@@ -59,18 +59,18 @@ impl HyStart {
     }
 }
 
-/// What an ACK tells the detector.
+/// What an ACK contributes to the detection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
-    /// The round-trip time of the newest segment that it acknowledges.
+    /// RTT of the newest segment that the ACK acknowledges.
     pub(super) rtt: Duration,
-    /// The smallest round-trip time of the connection.
+    /// Minimum RTT of the connection.
     pub(super) min_rtt: Duration,
-    /// The first unacknowledged number.
+    /// First unacknowledged sequence number.
     pub(super) una: u64,
-    /// The next number to be sent.
+    /// Next sequence number to be sent.
     pub(super) nxt: u64,
-    /// The window, in segments.
+    /// Congestion window in segments.
     pub(super) window: u32,
 }
 
@@ -92,20 +92,20 @@ mod tests {
     }
 
     #[test]
-    fn a_train_of_half_a_round_trip_ends_slow_start() {
+    fn an_ack_train_of_half_an_rtt_ends_slow_start() {
         let mut hystart = HyStart::default();
         let ended = (0..40).find(|ms| hystart.on_ack(Instant::from_millis(100 + ms), ack(RTT)));
         assert_eq!(ended, Some(21), "(40 ms + 1 ms) / 2 is exceeded at 21 ms");
     }
 
     #[test]
-    fn scattered_acks_without_delay_do_not_end_it() {
+    fn scattered_acks_without_a_delay_increase_do_not_end_slow_start() {
         let mut hystart = HyStart::default();
         assert!((0..40).all(|n| !hystart.on_ack(Instant::from_millis(100 + 3 * n), ack(RTT))));
     }
 
     #[test]
-    fn a_round_that_is_an_eighth_slower_ends_it_after_eight_samples() {
+    fn a_delay_increase_of_an_eighth_ends_slow_start_after_eight_samples() {
         let mut hystart = HyStart::default();
         let slow = ack(RTT + Duration::from_micros(5001));
         let ended = (0..40).find(|n| hystart.on_ack(Instant::from_millis(100 + 3 * n), slow));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_is_not_judged() {
+    fn a_small_window_is_not_examined() {
         let mut hystart = HyStart::default();
         let small = AckSample { window: 15, ..ack(RTT) };
         assert!((0..60).all(|ms| !hystart.on_ack(Instant::from_millis(ms), small)));

@@ -1,4 +1,4 @@
-//! What only the accelerator's world needs: two ends that are handed their segments one by one.
+//! Behavior that only the simulations of acceleration need, tested on a socket with handwritten segments.
 
 use super::super::segment::Flags;
 use super::super::*;
@@ -7,7 +7,7 @@ use marline_core::units::{DataSize, Duration, Instant};
 const MSS: u64 = 1448;
 const RTT: Duration = Duration::from_millis(50);
 
-/// A server with much to send, whose client's ACKs are written here by hand.
+/// A server with much data to send, whose client's ACKs are written by hand.
 struct TestServer {
     now: Instant,
     socket: Socket,
@@ -15,7 +15,7 @@ struct TestServer {
 }
 
 impl TestServer {
-    /// In slow start, with so many segments acknowledged in order, each round a window.
+    /// In slow start after this many rounds, in each of which a whole window was acknowledged in order.
     fn new(config: TcpConfig, rounds: u32) -> Self {
         let config = TcpConfig { is_strict: true, ..config };
         let syn = Segment {
@@ -42,7 +42,7 @@ impl TestServer {
         self.sent.last().map_or((0, Instant::ZERO), |last| (last.end(), last.ts_val))
     }
 
-    /// The client acknowledges this, with SACK blocks by segments, and has so much room.
+    /// The client acknowledges `ack` with these SACK blocks, in segments, and advertises `window` bytes.
     fn receive_ack(&mut self, ack: u64, ts_ecr: Option<Instant>, blocks: &[(u64, u64)], window: u64) {
         let mut sacks = SackBlocks::default();
         for (from, to) in blocks {
@@ -57,7 +57,7 @@ impl TestServer {
         self.flush();
     }
 
-    /// Time passes, timers run.
+    /// Advances the time and runs the timers.
     fn advance(&mut self, duration: Duration) {
         let until = self.now + duration;
         while let Some(at) = self.socket.timer().filter(|at| *at <= until) {
@@ -78,7 +78,7 @@ impl TestServer {
         self.socket.info().cwnd
     }
 
-    /// Data segments sent since the n-th packet, by their first number in segments.
+    /// Data segments sent after the first `n` packets, by their offset in segments.
     fn data_since(&self, n: usize) -> Vec<u64> {
         self.sent[n..].iter().filter(|sent| !sent.seqs.is_empty()).map(|sent| sent.seqs.start / MSS).collect()
     }
@@ -86,7 +86,7 @@ impl TestServer {
 
 const MIB: u64 = 1 << 20;
 
-/// Forty segments are on their way and the first of them is lost; the others were selectively acknowledged.
+/// Forty segments are in flight and the first of them is lost; the others were selectively acknowledged.
 fn server_with_sack_hole(config: TcpConfig) -> (TestServer, u64, Instant) {
     let mut server = TestServer::new(config, 2);
     let (una, last_ts_val) = (server.socket.snd_una(), server.newest_sent().1);
@@ -99,33 +99,33 @@ fn server_with_sack_hole(config: TcpConfig) -> (TestServer, u64, Instant) {
 }
 
 #[test]
-fn an_echo_from_before_the_repair_puts_the_window_back() {
+fn an_echo_from_before_the_retransmission_restores_the_window() {
     for (is_old_echo, window) in [(true, 40..=41), (false, 28..=28)] {
         let (mut server, una, before) = server_with_sack_hole(TcpConfig::default());
         assert!(server.window() < 40, "{}", server.window());
         server.advance(RTT);
         let repaired_at = server.now;
         let end = una + 40 * MSS;
-        // All that was on its way when the loss was found is acknowledged: recovery ends.
+        // Everything in flight when the loss was detected is acknowledged: recovery ends.
         server.receive_ack(end, Some(if is_old_echo { before } else { repaired_at }), &[], MIB);
         assert!(window.contains(&server.window()), "old echo: {is_old_echo}: {}", server.window());
     }
 }
 
 #[test]
-fn without_timestamps_only_duplicates_put_the_window_back() {
+fn without_timestamps_only_duplicates_restore_the_window() {
     let config = TcpConfig { timestamps: false, ..TcpConfig::default() };
     let (mut server, una, _) = server_with_sack_hole(config);
     server.advance(RTT);
     server.receive_ack(una + 40 * MSS, None, &[], MIB);
     assert_eq!(server.window(), 28);
-    // The repair arrives, too, after the original.
+    // The retransmission also arrives, after the original.
     server.receive_ack(una + 40 * MSS, None, &[(30, 31)], MIB);
     assert!(server.window() >= 40, "{}", server.window());
 }
 
 #[test]
-fn a_timeout_that_an_old_echo_answers_is_taken_back() {
+fn a_timeout_is_undone_by_an_echo_from_before_it() {
     let mut server = TestServer::new(TcpConfig::default(), 2);
     let (end, before) = server.newest_sent();
     server.advance(Duration::from_secs(3));
@@ -135,10 +135,10 @@ fn a_timeout_that_an_old_echo_answers_is_taken_back() {
 }
 
 #[test]
-fn a_word_of_no_way_takes_one_doubling_of_the_timer_back() {
+fn an_unreachable_report_reverts_one_doubling_of_the_timer() {
     let mut server = TestServer::new(TcpConfig::default(), 2);
     let una = server.socket.snd_una();
-    // Timeouts after 0.25, 0.75, 1.75 and 3.75 s; the next is after 7.75.
+    // Timeouts after 0.25, 0.75, 1.75 and 3.75 s; the next one is after 7.75 s.
     server.advance(Duration::from_millis(5000));
     let before = server.sent.len();
     let report_unreachable = |server: &mut TestServer, number: u64| {
@@ -147,38 +147,41 @@ fn a_word_of_no_way_takes_one_doubling_of_the_timer_back() {
         server.flush();
         server.sent.len() - before
     };
-    assert_eq!(report_unreachable(&mut server, una + MSS), 0, "not the first that is missing");
-    assert_eq!(report_unreachable(&mut server, una), 0, "2 s behind the last one are not over");
-    assert_eq!(report_unreachable(&mut server, una), 1, "one second is");
+    assert_eq!(report_unreachable(&mut server, una + MSS), 0, "not the first unacknowledged segment");
+    assert_eq!(report_unreachable(&mut server, una), 0, "the reverted timeout of 2 s has not passed");
+    assert_eq!(report_unreachable(&mut server, una), 1, "that of one second has");
     assert_eq!(server.data_since(before), [una / MSS]);
     (0..9).for_each(|_| assert_eq!(report_unreachable(&mut server, una), 1));
     server.advance(Duration::from_millis(300));
-    assert_eq!(server.data_since(before), [una / MSS; 2], "the timer is that of before");
+    assert_eq!(server.data_since(before), [una / MSS; 2], "the timer is back at its first value");
 }
 
 #[test]
-fn one_byte_more_restarts_a_sender_that_has_timed_out() {
+fn one_acked_segment_restarts_a_sender_after_timeouts() {
     let mut server = TestServer::new(TcpConfig::default(), 2);
     let una = server.socket.snd_una();
     server.advance(Duration::from_secs(3));
     let (sent, timeout_before) = (server.sent.len(), server.socket.timer().expect("a timeout"));
-    assert!(timeout_before > server.now + Duration::from_millis(500), "it would sleep until {timeout_before}");
-    // The byte kept back: nothing that was on its way is acknowledged but the rest of a segment.
+    assert!(
+        timeout_before > server.now + Duration::from_millis(500),
+        "without an ACK it would be idle until {timeout_before}"
+    );
+    // The withheld ACK: of the data in flight, only the rest of one segment is acknowledged.
     server.receive_ack(una + MSS, Some(server.now), &[], MIB);
     assert!(server.data_since(sent).len() >= 2, "{:?}", server.data_since(sent));
     assert!(server.socket.timer().expect("a timeout") < timeout_before);
 }
 
 #[test]
-fn a_window_of_zero_with_data_outstanding_reduces_the_threshold_with_each_timeout() {
+fn a_zero_window_with_data_outstanding_reduces_the_threshold_at_each_timeout() {
     let mut server = TestServer::new(TcpConfig::default(), 3);
     let una = server.socket.snd_una();
     assert_eq!(server.window(), 80);
     server.receive_ack(una, Some(server.now), &[], 0);
     server.advance(Duration::from_secs(10));
     server.receive_ack(una, Some(server.now), &[], MIB);
-    // A window of segments is acknowledged each round. From a threshold that was reduced once, to 56, slow start would be
-    // there by now.
+    // One window of segments is acknowledged per round. If the threshold had been reduced only once, to 56, slow
+    // start would have reached it by now.
     server.advance(Duration::from_secs(20));
     for _ in 0..7 {
         server.advance(RTT);
@@ -189,7 +192,7 @@ fn a_window_of_zero_with_data_outstanding_reduces_the_threshold_with_each_timeou
 }
 
 #[test]
-fn a_window_of_zero_with_nothing_outstanding_is_probed_and_keeps_the_window() {
+fn a_zero_window_with_nothing_outstanding_is_probed_without_a_reduction() {
     let mut server = TestServer::new(TcpConfig::default(), 2);
     let (end, echo) = server.newest_sent();
     server.advance(RTT);
@@ -201,11 +204,11 @@ fn a_window_of_zero_with_nothing_outstanding_is_probed_and_keeps_the_window() {
     assert!((2..=4).contains(&probes), "{probes} probes in 2 s");
     assert!(server.data_since(sent).is_empty());
     server.receive_ack(end, Some(echo), &[], MIB);
-    assert!(server.data_since(sent).len() >= 10, "it goes on at once");
+    assert!(server.data_since(sent).len() >= 10, "it continues at once");
 }
 
 #[test]
-fn what_was_never_sent_is_not_acknowledged_and_challenged_twice_a_second_at_most() {
+fn an_ack_of_unsent_data_gets_at_most_two_challenge_acks_per_second() {
     let mut server = TestServer::new(TcpConfig::default(), 2);
     let (una, sent) = (server.socket.snd_una(), server.sent.len());
     for _ in 0..50 {
@@ -217,7 +220,7 @@ fn what_was_never_sent_is_not_acknowledged_and_challenged_twice_a_second_at_most
 }
 
 #[test]
-fn an_ack_of_an_old_clock_is_not_taken() {
+fn an_ack_with_an_old_timestamp_is_dropped() {
     let mut server = TestServer::new(TcpConfig::default(), 2);
     let (end, echo) = server.newest_sent();
     let una = server.socket.snd_una();
@@ -229,7 +232,7 @@ fn an_ack_of_an_old_clock_is_not_taken() {
 }
 
 #[test]
-fn three_duplicates_stand_for_a_loss_where_there_is_no_sack() {
+fn without_sack_three_duplicate_acks_mean_a_loss() {
     let mut server = TestServer::new(TcpConfig { sack: false, ..TcpConfig::default() }, 2);
     let (una, echo, sent) = (server.socket.snd_una(), server.newest_sent().1, server.sent.len());
     server.advance(RTT);
@@ -241,7 +244,7 @@ fn three_duplicates_stand_for_a_loss_where_there_is_no_sack() {
 }
 
 #[test]
-fn a_reset_counts_at_exactly_the_next_number() {
+fn a_reset_is_accepted_only_at_the_next_sequence_number() {
     let mut server = TestServer::new(TcpConfig::default(), 1);
     let reset = |at: u64| Segment {
         flags: Flags { rst: true, ..Flags::default() },
