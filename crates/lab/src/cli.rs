@@ -80,7 +80,7 @@ struct ExecArgs {
     #[arg(long, value_name = "FILE|DIR|SIZE")]
     serve: Option<String>,
     /// Run this command of the shell at the other end (10.99.0.1) instead.
-    #[arg(long, value_name = "COMMAND", conflicts_with = "serve")]
+    #[arg(long = "server", value_name = "COMMAND", conflicts_with = "serve")]
     server_command: Option<String>,
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
@@ -89,13 +89,13 @@ struct ExecArgs {
     #[arg(long)]
     mptcp: bool,
     /// The server's connections do not start slowly again after a pause (RFC 2861 off).
-    #[arg(long)]
+    #[arg(long = "keep-window")]
     keep_cwnd: bool,
     /// Decides every loss and every jitter.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// A directory of traces; also MARLINE_TRACES.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long = "traces", value_name = "DIR")]
     trace_dirs: Vec<PathBuf>,
     /// Write the result to this file as JSON.
     #[arg(long, value_name = "FILE")]

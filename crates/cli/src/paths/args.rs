@@ -200,7 +200,7 @@ pub(super) struct RunArgs {
 pub(super) struct LinkOption {
     /// Interface and properties of the link.
     pub(super) link: LinkArg,
-    /// Whether the interface may be missing (`later`): the daemon then waits for it. Otherwise a missing interface is an error,
+    /// Whether the interface may be missing (`optional`): the daemon then waits for it. Otherwise a missing interface is an error,
     /// since its name may be a typo.
     pub(super) is_optional: bool,
 }
@@ -212,7 +212,7 @@ impl FromStr for LinkOption {
         let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
             text.split(',').partition(|part| *part == "optional");
         let link = link_parts.join(",").parse().map_err(|error| match error {
-            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `later`.
+            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `optional`.
             ParseLinkArgError::UnknownKey(part) => {
                 format!(
                     "`{part}`: use kind=, metered=, budget= or optional after the interface, separated by commas"

@@ -38,7 +38,7 @@ pub(super) struct ReturningArgs {
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Measure `dark` as well, two minutes a row.
-    #[arg(long)]
+    #[arg(long = "long")]
     with_outage: bool,
     #[command(flatten)]
     common: CommonArgs,

@@ -37,16 +37,16 @@ pub(super) struct LiveArgs {
     #[arg(long, value_name = "RATE", default_value = "5200kbit/s")]
     bitrate: Bitrate,
     /// How the links fail, the first and then the second one.
-    #[arg(long, value_enum, default_value_t = FailureChoice::Both)]
+    #[arg(long = "cut", value_enum, default_value_t = FailureChoice::Both)]
     failures: FailureChoice,
     /// Relays.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..9))]
     relays: u8,
     /// Who says which relay is used: the fleet's service, or the edge's command line.
-    #[arg(long, value_enum, default_value_t = DEFAULT_ASSIGNMENT)]
+    #[arg(long = "assign", value_enum, default_value_t = DEFAULT_ASSIGNMENT)]
     relay_assignment: RelayAssignment,
     /// How ffmpeg reaches the edge: by socat and the edge's proxy, or not knowing of it, in a LAN whose gateway the edge is.
-    #[arg(long, value_enum, default_value_t = DEFAULT_ACCESS)]
+    #[arg(long = "through", value_enum, default_value_t = DEFAULT_ACCESS)]
     edge_access: EdgeAccess,
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]

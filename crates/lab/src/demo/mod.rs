@@ -34,7 +34,7 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     sim: bool,
     /// Where the page goes.
-    #[arg(long, value_name = "FILE", default_value = "marline-demo.html")]
+    #[arg(long = "page", value_name = "FILE", default_value = "marline-demo.html")]
     page_path: PathBuf,
 }
 

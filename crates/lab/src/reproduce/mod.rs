@@ -71,7 +71,7 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     clients: Vec<String>,
     /// Where results are kept.
-    #[arg(long, value_name = "DIR", default_value = "evidence")]
+    #[arg(long = "out", value_name = "DIR", default_value = "evidence")]
     results_dir: PathBuf,
     /// A directory of traces; also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
@@ -91,7 +91,7 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = parse_share)]
     scale: f64,
     /// Let the fleet's service choose relays too, in real time (bass).
-    #[arg(long, conflicts_with = "sim")]
+    #[arg(long = "by-fleet", conflicts_with = "sim")]
     includes_fleet: bool,
     /// Write the decisions into this folder, for `marline replay` (greenbag, emptcp).
     #[arg(long, value_name = "FOLDER")]

@@ -39,7 +39,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a page with throughput over time to this file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "page", value_name = "FILE")]
     page_path: Option<PathBuf>,
     /// A directory of traces; also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]

@@ -29,7 +29,7 @@ pub(super) struct ChurnArgs {
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = parse_time)]
     churn_time: Duration,
     /// Which share of boxes is replaced each second.
-    #[arg(long, value_name = "SHARE", default_value = "1%")]
+    #[arg(long = "replaced", value_name = "SHARE", default_value = "1%")]
     replace_share: Ratio,
     /// κ: a box moves only for more than this share of the rate that it has.
     #[arg(long, value_name = "SHARE", default_value = "0%")]

@@ -47,7 +47,7 @@ pub(super) struct FleetArgs {
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(10..))]
     seconds: u32,
     /// So long an upload or a download takes at the links' rates.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long = "transfer", value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     transfer_seconds: u32,
     /// Each once and short: a look, not a measurement.
     #[arg(long, conflicts_with_all = ["runs", "seconds", "transfer_seconds"])]

@@ -55,7 +55,7 @@ pub(super) struct PathsArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the daemon's decisions into files in this folder, for `marline replay`.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long = "trace", value_name = "FOLDER")]
     trace_dir: Option<PathBuf>,
 }
 

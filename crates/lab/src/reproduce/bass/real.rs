@@ -186,7 +186,9 @@ impl UploadRunner {
         }
         let mut command = self.member_files.command(work_dir, &["fleet"]);
         let own = site_address(0).to_string();
-        command.args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca"]).arg(copy);
+        command
+            .args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca-dir"])
+            .arg(copy);
         FleetProcess::start("service", work_dir, &mut command, |command| lab.spawn_at_site(0, command))?
             .wait_until_ready(READY_MESSAGE)
     }
