@@ -35,7 +35,7 @@ pub(super) struct ChurnArgs {
     #[arg(long, value_name = "SHARE", default_value = "0%")]
     kappa: Ratio,
     /// And for more than this, whatever its rate.
-    #[arg(long, value_name = "RATE", default_value = "300kbit/s")]
+    #[arg(long = "fee", value_name = "RATE", default_value = "300kbit/s")]
     min_gain: Bitrate,
 }
 
