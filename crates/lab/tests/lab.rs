@@ -503,7 +503,7 @@ fn exit_codes_are_those_of_a_shell() {
     assert_eq!(exec(&["--", "no-such-program-of-marline"]).0, Some(127));
     assert_eq!(exec(&["--", "/dev/null"]).0, Some(126));
     let (code, said) = exec(&["--", "curl", "{url}"]);
-    assert!(code == Some(64) && said.contains("there is nothing to serve: add --serve"), "{code:?} {said}");
+    assert!(code == Some(64) && said.contains("nothing is served: add --serve"), "{code:?} {said}");
     let (code, said) = exec(&["--json", "/no/such/directory/r.json", "--", "sh", "-c", "echo it-was-run >&2"]);
     assert!(code == Some(1) && !said.contains("it-was-run"), "{code:?} {said}");
 }
