@@ -83,7 +83,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         played => played?,
     };
     if stopped {
-        notice(&format!("stopped; {} uploads are kept, go on with --continue", cells.len()));
+        notice(&format!("stopped; {} uploads are stored, resume with --continue", cells.len()));
         return Ok(130);
     }
     Ok(print_results(args, &chosen, &cases, &cells, None, backend))

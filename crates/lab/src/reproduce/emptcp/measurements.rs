@@ -144,6 +144,6 @@ mod tests {
         let name = DownloadId::new(figure, EmptcpClient::Marline, 0, "cubic");
         let cells = [DownloadMeasurement::new(name, Err("no lab".into()))];
         assert_eq!(values_of_run(&cells, figure, EmptcpClient::Marline, 0, "cubic").unwrap_err(), "no lab");
-        assert_eq!(values_of_run(&cells, figure, EmptcpClient::Marline, 0, "bbr").unwrap_err(), "was not done");
+        assert_eq!(values_of_run(&cells, figure, EmptcpClient::Marline, 0, "bbr").unwrap_err(), "was not run");
     }
 }

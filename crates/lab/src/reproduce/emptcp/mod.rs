@@ -75,7 +75,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         done => done?,
     };
     if stopped {
-        notice(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
+        notice(&format!("stopped; {} cases are stored, resume with --continue", cells.len()));
         return Ok(130);
     }
     Ok(print_measured(args, &figures, &cells))

@@ -76,7 +76,7 @@ pub(super) fn run_all(
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     let mut results = results.into_inner().unwrap_or_default().into_iter();
-    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not done".into()));
+    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not run".into()));
     let of = |figure: &FigureCase| {
         let mut repeated = |client: &EmptcpClient| (*client, figure.runs.iter().map(|_| next()).collect());
         CaseResults {

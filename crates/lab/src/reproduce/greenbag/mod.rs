@@ -58,7 +58,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         let store = ResultStore::open(&args.results_file(), args.continues, 1.0)?;
         let (cells, stopped) = real(args, &figures, store)?;
         if stopped {
-            notice(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
+            notice(&format!("stopped; {} cases are stored, resume with --continue", cells.len()));
             return Ok(130);
         }
         (figures, cells)
@@ -124,7 +124,7 @@ fn real(
     let videos = runner::all_runs(figures).into_iter().map(|(at, ..)| figures[at].runs[0].video().duration());
     let least = videos.sum::<Duration>() / u32::try_from(at_once.max(1)).unwrap_or(u32::MAX);
     notice(&format!(
-        "{} of video, {at_once} at once; stop with Ctrl-C, go on with --continue",
+        "{} of video, {at_once} at once; stop with Ctrl-C, resume with --continue",
         format_duration(least)
     ));
     let workshop = PlaybackRunner::new(args.trace.clone())?;
