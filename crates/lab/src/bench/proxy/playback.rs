@@ -44,7 +44,7 @@ fn parse_link(link: &str) -> Result<LinkSpec, LabError> {
 }
 
 fn new_fixture(rate: Bitrate, seconds: u64) -> Result<Mp4Fixture, LabError> {
-    Mp4Fixture::new(rate, Duration::from_secs(seconds)).map_err(LabError::at_step("a film in memory"))
+    Mp4Fixture::new(rate, Duration::from_secs(seconds)).map_err(LabError::at_step("a video in memory"))
 }
 
 /// marline first in even runs, the reference first in odd ones.
