@@ -4,8 +4,7 @@
 //! |---|---|---|
 //! | link i (from 0) | `10.(i+1).0.2/24`, `fd00:0:0:i+1::2/64` | `10.(i+1).0.1/24`, `fd00:0:0:i+1::1/64` |
 //! | loopback | | `10.99.0.1`, `fd99::1`: server addresses, reached over every link |
-//! | routes | a default route per link through its server end, metric 100 + i; the same route alone in table 1000 +
-//! i | the link's network |
+//! | routes | a default route per link through its server end, metric 100 + i; the same route alone in table 1000 + i | the link's network |
 //! | rules | packets from the link's address use table 1000 + i | |
 //!
 //! 1. A client chooses its link by binding its socket to the device or to the device's address; otherwise it gets

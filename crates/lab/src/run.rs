@@ -196,8 +196,7 @@ impl RunningProcess {
 
     fn forward_signal(&self, number: i32) {
         // Ctrl-C goes to all programs of a terminal, so the command has received it already. A second SIGINT could
-        // mean
-        // something else to it.
+        // mean something else to it.
         let interrupt = number == Signal::INT.as_raw();
         if interrupt && std::io::stderr().is_terminal() {
             return;

@@ -77,7 +77,7 @@ pub struct LabSpec {
     pub service: Service,
     /// Further TCP settings of the server.
     pub sender: ServerTcp,
-    /// Segments between the server and the sites behind it ([`crate::wan_topology`]).
+    /// Segments between the server and the sites behind it; see [`Segment`].
     pub segments: Vec<Segment>,
     /// Site at which the service runs: 0 is the server namespace, other numbers are sites behind `segments`. With a
     /// site, the server ends of the links are gateways that are closer to the client than the service.

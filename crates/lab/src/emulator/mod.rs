@@ -111,8 +111,7 @@ fn run_thread(engine: Engine, result_sender: &SyncSender<std::io::Result<Room>>)
     let real_time = sched::real_time(REAL_TIME_PRIORITY).is_ok();
     if !real_time {
         // Without real-time priority a better nice value helps; if that is not permitted either, the measured
-        // lateness
-        // shows the effect.
+        // lateness shows the effect.
         let _ = sched::nice(-20);
     }
     if let Err(error) = engine.run(real_time) {

@@ -6,8 +6,7 @@
 //! | fleet service | `10.99.0.1:4444`; runs only if it assigns relays ([`RelayAssignment::Fleet`]) |
 //! | relay i (from 0) | `10.99.0.(11+i):4443`, so that one host can vanish and the others stay |
 //! | servers | `10.99.0.1`, on the ports [`SERVER_PORTS`]; a private address, so relays need `--allow-net` for it |
-//! | edge | `127.0.0.1:1088` in the client namespace; with [`EdgeAccess::Lan`] also the gateway of a LAN behind it
-//! |
+//! | edge | `127.0.0.1:1088` in the client namespace; with [`EdgeAccess::Lan`] also the gateway of a LAN behind it |
 //!
 //! 1. All members run `marline` as child processes with an empty home directory; certificates are created anew each
 //!   time.

@@ -29,8 +29,7 @@ pub(crate) fn objects() -> Vec<DataSize> {
     let mut sizes = vec![DataSize::from_bytes(120_000)];
     let smaller = OBJECT_COUNT as u64 - 2;
     // Each object has its own quantile of the distribution. Multiplying by 47 permutes the quantiles, so that sizes
-    // look
-    // random.
+    // look random.
     sizes.extend((0..smaller).map(|at| size_at_quantile((at * 47 % smaller) as f64 / smaller as f64)));
     sizes.insert(OBJECT_COUNT / 3, DataSize::from_bytes(340_000));
     sizes

@@ -28,7 +28,7 @@ impl Mp4Fixture {
     /// Writes the file.
     ///
     /// Out of memory, no directory for temporary files, or a size smaller than the header.
-    /// Out of memory, or no place for temporary files; a film smaller than its header.
+    /// Out of memory, no directory for temporary files, or a size smaller than the header.
     pub(crate) fn new(video: &MediaProfile) -> io::Result<Self> {
         let fixture = Self { folder: TempDir::new()? };
         let mut file = BufWriter::with_capacity(1 << 20, File::create(fixture.path())?);

@@ -48,8 +48,7 @@ impl TempDir {
                 other => other?,
             }
             // Before it is locked, another lab may take the new directory for an abandoned one and remove it. Then
-            // the loop
-            // tries the next number.
+            // the loop tries the next number.
             if let Ok(lock) = File::open(&path)
                 && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
                 && path.exists()

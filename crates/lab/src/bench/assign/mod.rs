@@ -2,10 +2,8 @@
 //!
 //! | case | what | compared with |
 //! |---|---|---|
-//! | `match` | generated fleets: gap to the upper bound when the CPU time is used up | greedy by density; BASS's
-//! Algorithm 1, truncated; its random baseline |
-//! | `churn` | one percent of the edges replaced each second, all matched again | thresholds for the gap, the moved
-//! edges and the time |
+//! | `match` | generated fleets: gap to the upper bound when the CPU time is used up | greedy by density; BASS's Algorithm 1, truncated; its random baseline |
+//! | `churn` | one percent of the edges replaced each second, all matched again | thresholds for the gap, the moved edges and the time |
 //!
 //! 1. Fleets are generated (`marline_sim::fleet`) with one seed per run. The load is what edges would send to their
 //!   best relays, divided by the capacity of the relays.

@@ -299,7 +299,7 @@ fn overflow_events(lab: &Lab, daemon: &mut PathsDaemon, _: Duration) -> Result<R
     let _connection = connection.map_err(|error| format!("many connections: {error}"))?;
     let deadline = resumed_at + Duration::from_secs(20);
     while Instant::now() < deadline {
-        // The download may have ended meanwhile, so the number of connections says nothing: look for a new token.
+        // The download may have ended meanwhile, so their number is not conclusive: search for a new token.
         if managed_tokens(lab, daemon).iter().any(|token| !tokens_before.contains(token)) {
             return Ok(Recovery::After(resumed_at.elapsed()));
         }

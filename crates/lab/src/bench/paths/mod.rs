@@ -3,11 +3,9 @@
 //!
 //! | case | what | compared with |
 //! |---|---|---|
-//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, each rate once on Wi-Fi, and 20+20 and 20+5 with RTT 150 ms; goal
-//! throughput | the better link alone; the kernel's endpoints; mptcpd |
+//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, each rate once on Wi-Fi, and 20+20 and 20+5 with RTT 150 ms; goal throughput | the better link alone; the kernel's endpoints; mptcpd |
 //! | `suspend` | bytes over LTE after Wi-Fi has become good | only control packets permitted |
-//! | `small` | 256 KB over good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints; mptcpd
-//! |
+//! | `small` | 256 KB over good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints; mptcpd |
 //! | `faults` | loss of carrier, silent link, lost MP_PRIO, killed daemon, lost events | thresholds in seconds |
 //! | `scale` | a thousand and ten thousand connections, a hundred of them active | thresholds of CPU and memory |
 //!

@@ -2,14 +2,12 @@
 //!
 //! | case | what | compared with |
 //! |---|---|---|
-//! | `speed` | a file through the proxy over veth pairs, HTTP and HTTPS, one link and two | `marline get` into a
-//! pipe; nginx as a proxy for CPU time |
+//! | `speed` | a file through the proxy over veth pairs, HTTP and HTTPS, one link and two | `marline get` into a pipe; nginx as a proxy for CPU time |
 //! | `start` | the first frame over two links | the better link alone |
 //! | `seek` | the first byte at another offset; HTTP, HTTPS/1.1, HTTP/2 | the loaded RTT of the better link |
 //! | `death` | a link drops all packets when the player has buffered 4 MB | no stall permitted |
 //! | `slow` | a good link together with one of 0.3 Mbit/s and 400 ms | the good link alone |
-//! | `crowd` | two hundred players, six hundred clients that do not read, one player that pauses | the memory limit
-//! |
+//! | `crowd` | two hundred players, six hundred clients that do not read, one player that pauses | the memory limit |
 //!
 //! 1. marline and the reference take turns, and each repetition begins with another one; medians are compared.
 //! 2. Kernel TCP and nginx are real; the player is emulated ([`player`]), and every byte is compared with the file.

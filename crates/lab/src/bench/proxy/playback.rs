@@ -63,8 +63,7 @@ pub(super) fn start(report: &mut ProxyReport, runs: u32) -> Result<(), LabError>
             for marline in run_order(run) {
                 let links = if marline { &both[..] } else { &both[best_index..=best_index] };
                 // One link cannot carry most of these videos. Without this option the proxy would delay the start
-                // for that reason,
-                // and the comparison would be unfair.
+                // for that reason, and the comparison would be unfair.
                 let proxy_args = if marline { &[][..] } else { &["--start", "fast"][..] };
                 let (result, unreliable_reason) =
                     with_proxy(links, &fixture, run, OriginProtocol::Http, proxy_args, |playback, _| {

@@ -2,13 +2,10 @@
 //!
 //! | artefact | cases | routes |
 //! |---|---|---|
-//! | `F5` | each set of two or more of two Wi-Fi and two 4G links | each link alone; edge and relay with all links
-//! of the set |
+//! | `F5` | each set of two or more of two Wi-Fi and two 4G links | each link alone; edge and relay with all links of the set |
 //! | `F8` | distances | edge to relay over two links |
-//! | `F9`, `F10` | three relays and an origin, generated for each case | through each relay; to and from each
-//! relay; the fleet service's choice |
-//! | `F11`, `F12` | 60 origins, two links of 8 Mbit/s | each link alone; through a relay over one link, and over
-//! both |
+//! | `F9`, `F10` | three relays and an origin, generated for each case | through each relay; to and from each relay; the fleet service's choice |
+//! | `F11`, `F12` | 60 origins, two links of 8 Mbit/s | each link alone; through a relay over one link, and over both |
 //! | `X-upload` | the sets of links for which uploads have thresholds | as `F5` |
 //!
 //! 1. The relay of an origin in `F11` is selected by line 6 of BASS's Algorithm 1, min(B(c, s), B_o(s)), with rates

@@ -10,8 +10,7 @@
 //! | F17 | a page of 107 objects (section 5.4) | page | 10 |
 //! | X-unequal | links with very different rates, for throughput | 100 MB | 3 |
 //! | X-traces | pairs of recorded links, in virtual time | 48 MB | 1 |
-//! | X-grid | on-off as F8, LTE of 3, 5 and 10, bad Wi-Fi of 0.5, 0.95 and 2 Mbit/s, in virtual time | 256 MB | 10
-//! |
+//! | X-grid | on-off as F8, LTE of 3, 5 and 10, bad Wi-Fi of 0.5, 0.95 and 2 Mbit/s, in virtual time | 256 MB | 10 |
 //! | X-suspend | bad Wi-Fi that becomes good | 160 MB | 3 |
 //!
 //! The two further schedulers of section 4.6 take part in every case of section 4. That of the MDP must know the

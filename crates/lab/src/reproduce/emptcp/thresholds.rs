@@ -3,14 +3,11 @@
 //! | case | threshold |
 //! |---|---|
 //! | 256 KB | energy within 3 % of TCP over Wi-Fi, time within 5 % of MPTCP, in each category |
-//! | 16 MB | good Wi-Fi, bad LTE: at most half of MPTCP's energy. Both bad: at most 3 % above the smaller of both,
-//! and the paper's own claims: a third less energy than both, a fifth less time than MPTCP |
+//! | 16 MB | good Wi-Fi, bad LTE: at most half of MPTCP's energy. Both bad: at most 3 % above the smaller of both, and the paper's own claims: a third less energy than both, a fifth less time than MPTCP |
 //! | page | energy within 5 % of TCP over Wi-Fi, latency within 5 % of MPTCP |
-//! | on-off, shared Wi-Fi, walk, grid | against eMPTCP in the best of the readings that were run: energy per byte
-//! and time per byte within 3 % each; and their product at least 5 % better in one of the first three |
+//! | on-off, shared Wi-Fi, walk, grid | against eMPTCP in the best of the readings that were run: energy per byte and time per byte within 3 % each; and their product at least 5 % better in one of the first three |
 //! | clairvoyant | mean energy at most 15 % above the least of all schedules that end no later |
-//! | unequal links | after 5 s at least 0.97 of the best single link; the whole download at least 0.93 if the first
-//! link is the slow one |
+//! | unequal links | after 5 s at least 0.97 of the best single link; the whole download at least 0.93 if the first link is the slow one |
 
 use super::clairvoyant;
 use super::config::EmptcpClient;
