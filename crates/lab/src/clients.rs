@@ -99,7 +99,7 @@ pub(crate) fn client_task(command: &ClientCommand<'_>) -> Task {
     };
     args.push(url.to_string());
     // A directory that does not exist, hence without configuration files. State that programs save (XDG_STATE_HOME)
-    // goes to the directory of the results.
+    // goes to the download directory.
     let nowhere = command.directory.join("no-configuration");
     let output = if command.shows_progress { Output::Inherit } else { Output::Capture };
     task.args(args)

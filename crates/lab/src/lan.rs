@@ -1,5 +1,5 @@
-//! A LAN behind the lab's client: a network namespace of its own whose default gateway is the client. Tests use it
-//! to run programs that do not know marline.
+//! A LAN behind the lab's client: a network namespace of its own whose default gateway is the client. It is for
+//! programs that do not know marline.
 //!
 //! | | address |
 //! |---|---|

@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use marline_lab::{Lab, LabSpec, Service, Task};
-//! marline_lab::prepare()?; // first thing in main: before any thread
+//! marline_lab::acquire_privileges()?; // first in main, before any thread
 //! let spec = LabSpec { service: Service::Files("big.iso".into()), ..LabSpec::new(vec!["wifi,rate=80Mbit/s,rtt=20ms".parse()?]) };
 //! let lab = Lab::start(&spec)?;
 //! let run = lab.run(&Task::new("curl").args(["-so/dev/null", "{url}"]))?;

@@ -139,6 +139,7 @@ impl DefaultLinkRun<'_> {
         }
         fleet.start_edge(&config, relay_addressing)?;
         if self.phase == "running" {
+            // Two flows, so that the edge has used and renewed its ready connections before the failure.
             for _ in 0..2 {
                 if let Err(reason) = client_flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT) {
                     report.problem(&name, "marline", self.run, &reason);

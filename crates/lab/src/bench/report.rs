@@ -141,6 +141,7 @@ impl ReportTable {
     /// to those added after it was reported.
     pub(super) fn append(&mut self, run: Self) {
         self.problems += run.problems;
+        // A row has only the reasons reported after its creation, so the row with most reasons has all of the run.
         let reasons_of = |case: &str| {
             let rows = run.rows.iter().filter(|row| row.case == case);
             rows.map(|row| &row.unreliable_reasons).max_by_key(|reasons| reasons.len()).cloned().unwrap_or_default()

@@ -247,7 +247,7 @@ pub(crate) fn echo_round_trip_to(lab: &Lab, server: SocketAddr, timeout: Duratio
     });
     match received {
         Ok(received) if received == *message => Ok(start.elapsed()),
-        Ok(_) => Err("other bytes came back".into()),
+        Ok(_) => Err("the echo server returned wrong bytes".into()),
         Err(error) => Err(format!("{error} after {:.1?}", start.elapsed())),
     }
 }

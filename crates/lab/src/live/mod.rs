@@ -146,6 +146,7 @@ pub(crate) fn broadcast(
         EdgeAccess::Proxy => (Some(start_socat(lab, &fleet)?), SOCAT_ADDRESS.to_owned()),
         EdgeAccess::Lan => (None, SERVER.to_string()),
     };
+    // The fleet has caused traffic already: subtract it from the links' bytes later.
     let before = lab.emulation_report()?;
     let progress = fleet.folder().join("progress");
     let url = format!("rtmp://{host}/live/camera");
@@ -163,6 +164,7 @@ pub(crate) fn broadcast(
         .and_then(|receiver| receiver.recv_timeout(FFMPEG_TIMEOUT).ok())
         .unwrap_or_else(|| Err("ffmpeg sent no data".into()));
     let sent_packets = sent_packets.map_err(LabError::Server)?;
+    // Packets may still be in flight or in buffers when ffmpeg ends.
     wait_for_recording(&ingest, sent_packets.len());
     let recorded = ingest.stop().map_err(LabError::Server)?;
     let stderr_text = stderr.recv_timeout(FFMPEG_TIMEOUT).unwrap_or_default();
@@ -177,6 +179,7 @@ pub(crate) fn broadcast(
     let unreliable_reason = after
         .unreliable_reason()
         .or_else(|| (max_lateness > MAX_LATENESS).then(|| format!("a packet was {max_lateness:.1?} late")));
+    // The zero values below are filled in by `with_comparison`.
     let cuts = failure_impacts(config.links, failures, &recorded, start);
     Ok(Some(with_comparison(
         &sent_packets,

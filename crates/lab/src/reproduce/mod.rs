@@ -353,17 +353,14 @@ fn print_tables(
         Backend::Lab => "real time over emulated links",
     };
     let size = if (scale - 1.0).abs() < 1e-9 { String::new() } else { format!(", scaled to {scale}") };
-    print_line(&format!("\nMulti-link HTTP thesis: the paper's figure / ours, in {made}{size}."));
+    print_line(&format!("\nMulti-link HTTP thesis: the paper's value / the measured one, in {made}{size}."));
     print_line(&args.host_line());
     let cases = || thesis::CASES.into_iter().filter(|case| outcomes.iter().any(|outcome| outcome.case == *case));
     for case in cases() {
         let runs = 1 + outcomes.iter().filter(|o| o.case == case).map(|o| o.run).max().unwrap_or(0);
         print_line(&format!("\nTable 5.12, {case} ({runs} runs)\n{}", thesis::table_5_12(rows, case).to_text()));
         if backend == Backend::Lab {
-            print_line(&format!(
-                "Table 6.18, {case}: processor\n{}",
-                thesis::table_of(rows, "T6.18", case).to_text()
-            ));
+            print_line(&format!("Table 6.18, {case}: CPU\n{}", thesis::table_of(rows, "T6.18", case).to_text()));
             print_line(&format!("Table 6.19, {case}: memory\n{}", thesis::table_of(rows, "T6.19", case).to_text()));
         }
         print_line(&format!(

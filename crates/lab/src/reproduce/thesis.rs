@@ -122,13 +122,13 @@ fn difference_note(artefact: &str, metric: &str, backend: Backend, nothing: bool
             "virtual time has no processes: run it in the lab"
         }
         ("T6.18", "cpu_cv", _) | ("T6.19", "memory_cv", _) => {
-            "the paper's is between runs, ours the median of those within a run"
+            "the paper: between runs; measured: the median of those within a run"
         }
         ("T6.18", "cpu_integral", _) | ("T6.19", "memory_integral", _) => {
-            "the paper sums over samples, about 1.4 a second (integral over median times time); ours is over seconds"
+            "the paper sums over samples, about 1.4 a second (integral over median times time); measured: over seconds"
         }
         ("T6.18", metric, _) if metric != "time" => {
-            "the paper: a phone's processor; ours: one core of this machine"
+            "the paper: a phone's processor; here: one core of this machine"
         }
         ("T7.10", "energy_main", _) => {
             "ours: the bytes of our run by a model of that phone; the model is fitted to the paper's rows, those of two links \
@@ -136,12 +136,12 @@ fn difference_note(artefact: &str, metric: &str, backend: Backend, nothing: bool
         }
         ("T7.10", "energy_tail", _) => "the models have no tails: the paper's hold the idle power too",
         ("T7.10", "power_peak" | "power_p90", _) if absent => {
-            "ours needs the course of the download, which is not kept with the results"
+            "needs the timeline of the download, which is not kept with the results"
         }
         ("T7.10", "power_peak" | "power_p90", _) => {
-            "ours: of the model over slots of 0.1 s, so without the phone's own peaks"
+            "here: of the model over slots of 0.1 s, so without the phone's own peaks"
         }
-        ("T6.19", "memory_median", _) => "the paper: libcurl and nghttp2 on Android; ours: marline on this machine",
+        ("T6.19", "memory_median", _) => "the paper: libcurl and nghttp2 on Android; here: marline on this machine",
         _ => return None,
     };
     Some(text.into())

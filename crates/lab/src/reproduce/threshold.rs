@@ -84,7 +84,7 @@ pub(super) fn table(floors: &[Threshold]) -> Option<Table> {
         ]
     };
     let met = floors.iter().filter(|threshold| threshold.is_met()).count();
-    let header = ["artefact", "case", "metric", "asked", "ours", "floor", "", ""];
+    let header = ["artefact", "case", "metric", "requirement", "ours", "floor", "", ""];
     (!floors.is_empty()).then(|| Table {
         header: header.map(String::from).into(),
         rows: floors.iter().map(line).collect(),

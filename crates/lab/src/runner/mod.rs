@@ -110,8 +110,10 @@ impl RunPlan<'_> {
                 continue;
             }
             for run in 0..self.runs {
+                // All clients of a repetition get the same sampled rates.
                 let drawn = case.with_sampled_rates(run);
                 for turn in 0..clients.len() {
+                    // Each repetition begins with another client (rule 1).
                     let client = clients[(turn + run as usize) % clients.len()];
                     if is_done(&case.name, client, run) {
                         continue;

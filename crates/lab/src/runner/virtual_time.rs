@@ -57,8 +57,8 @@ pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol
     }
 }
 
-/// Constants of the thesis. The worked examples in sections 4.3.4 and 4.3.5 use half of the sum as the bandwidth of
-/// each link. That sum was set by hand for each scenario, and the thesis does not state it.
+/// Constants of the thesis where it states them. In the worked examples of sections 4.3.4 and 4.3.5 the bandwidth of
+/// each link is half of the sum. It was set by hand for each scenario, and the thesis does not state those values.
 fn thesis_params() -> ThesisParams {
     ThesisParams { bandwidth: Some(Bitrate::from_mbps(240)), ..ThesisParams::default() }
 }

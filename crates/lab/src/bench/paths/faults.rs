@@ -224,6 +224,7 @@ fn recovery_time(recovery: &Recovery, emulation: &EmulationReport) -> Result<Opt
             Ok(Some(first_sample.at - *failed_at))
         }
         Recovery::PrioResent => {
+            // The time from a dropped request to the next one with the same content, for the link that lost one first.
             let losses = emulation.links.iter().filter_map(|link| {
                 let lost_request = link.mp_prio_requests.iter().find(|asked| asked.is_dropped)?;
                 let mut later_requests =

@@ -28,7 +28,7 @@ pub(super) const ARTEFACTS: [&str; 7] = ["F5", "F8", "F9", "F10", "F11", "F12", 
 pub(super) struct Effort {
     pub(super) runs: u32,
     pub(super) quick: bool,
-    /// Whether the service chooses too.
+    /// Whether relays assigned by the fleet service are measured too.
     pub(super) includes_fleet: bool,
 }
 

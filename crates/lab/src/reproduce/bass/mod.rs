@@ -175,7 +175,7 @@ fn print_results(
         Backend::Sim => "virtual time",
         Backend::Lab => "real time: edge, relays and kernel MPTCP over emulated links",
     };
-    print_line(&format!("\nBASS (arXiv 1605.08969): the paper's figure / ours, in {time}."));
+    print_line(&format!("\nBASS (arXiv 1605.08969): the paper's value / the measured one, in {time}."));
     print_line(&congestion_note(backend, args.congestion.name()));
     print_line(
         "The paper plots figures 5, 8 and 9 without numbers; the column `paper` has the values in its text.",
@@ -252,7 +252,7 @@ fn title(artefact: &str) -> &'static str {
     match artefact {
         "F5" => "upload over sets of two Wi-Fi and two 4G links, steady (§II-B)",
         "F8" => "bandwidth over distance (§V-B.1)",
-        "F9" => "bandwidth by who chooses the relay (§V-B.2)",
+        "F9" => "bandwidth by method of relay selection (§V-B.2)",
         "F10" => "the hit rate γ: how many reach so much of the best relay's bandwidth (§V-B.2)",
         "F11" => "bandwidth at the origins, two links of 8 Mbit/s (§V-C), Mbit/s",
         "F12" => "the gain over plain TCP (§V-C)",

@@ -169,6 +169,7 @@ impl Results<'_> {
             else {
                 continue;
             };
+            // Line 6 of Algorithm 1: the rate through a relay is predicted as min(B(c, s), B_o(s)).
             let foretold: Vec<f64> = to.iter().zip(&from).map(|(to, from)| to.min(*from)).collect();
             let chosen = index_of_max(&foretold);
             let given = measurement::latest(
@@ -193,6 +194,7 @@ impl Results<'_> {
         }
         let mut choosers: Vec<(&str, Vec<f64>, Vec<f64>)> = Vec::new();
         let mut chooser = |name, rate: &dyn Fn(&RelayChoice) -> Option<f64>| {
+            // A method counts only if it has a rate for every origin, so that all means cover the same origins.
             let rates: Option<Vec<f64>> = all.iter().map(rate).collect();
             if let Some(rates) = rates.filter(|rates| !rates.is_empty()) {
                 let gammas = rates.iter().zip(&all).map(|(rate, choice)| rate / choice.best()).collect();

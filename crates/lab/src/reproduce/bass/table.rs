@@ -32,7 +32,7 @@ fn wide_table(rows: &[&ResultRow]) -> Table {
         rows.iter().find(|row| (row.case.as_str(), row.policy.as_str()) == key && row.metric == metric)
     };
     let said = |metric: &str| rows.iter().any(|row| row.metric == metric && row.paper.is_some());
-    let mut header = vec!["case".to_owned(), "who".to_owned()];
+    let mut header = vec!["case".to_owned(), "client".to_owned()];
     for (metric, unit) in &metrics {
         header.extend(said(metric).then(|| format!("paper: {metric}")));
         header.push(format!("{metric} {unit}").trim().to_owned());
@@ -58,7 +58,7 @@ fn plain_table(rows: &[&ResultRow]) -> Table {
         let (case, policy, metric) = (row.case.clone(), row.policy.clone(), row.metric.clone());
         vec![case, policy, metric, format_number(row.paper), with_spread(row), row.unit.clone()]
     };
-    table_of(&["case", "who", "what", "paper", "ours", ""], rows.iter().map(line).collect())
+    table_of(&["case", "client", "what", "paper", "ours", ""], rows.iter().map(line).collect())
 }
 
 /// One line per origin.
@@ -77,7 +77,7 @@ fn origin_table(rows: &[&ResultRow]) -> Table {
         line.push(format_number(gain.measured));
         line
     };
-    table_of(&["origin", "its way", DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS, "gain"], gains.map(line).collect())
+    table_of(&["origin", "its path", DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS, "gain"], gains.map(line).collect())
 }
 
 fn table_of(header: &[&str], rows: Vec<Vec<String>>) -> Table {
@@ -119,7 +119,7 @@ mod tests {
             value("load 90 %", "γ = 1", None, 60.0),
         ];
         let table = table(&rows, "F10").unwrap();
-        assert_eq!(table.header, ["case", "who", "paper: γ = 1", "γ = 1 %", "γ ≥ 0.9 %"]);
+        assert_eq!(table.header, ["case", "client", "paper: γ = 1", "γ = 1 %", "γ ≥ 0.9 %"]);
         assert_eq!(table.rows[0], ["load 50 %", "marline", "77.00", "88.00", "95.00"]);
         assert_eq!(table.rows[1], ["load 90 %", "marline", "–", "60.00", "–"]);
     }

@@ -114,7 +114,7 @@ const ON_TCP: (EmptcpClient, EmptcpClient) = (Emptcp, TcpWifi);
 /// The paper measured the energy of the whole phone's radios; here it comes from a model fitted to the paper's
 /// thresholds.
 const FITTED_NOTE: &str = "the model's watts hang on Huang's LTE base; the thresholds fix only ratios";
-const LTE_RATE: &str = "LTE's rate is not told; 10 Mbit/s here";
+const LTE_RATE: &str = "the paper does not state LTE's rate; 10 Mbit/s here";
 /// The upstream scheduler writes up to seconds of data to the Wi-Fi subflow before LTE joins, and the receive
 /// window waits for them in order.
 const BLOCKED_NOTE: &str = "supposed: over upstream MPTCP the data queued on slow Wi-Fi holds LTE's first samples far below its rate, and \
@@ -122,7 +122,7 @@ const BLOCKED_NOTE: &str = "supposed: over upstream MPTCP the data queued on slo
 /// Concerns `emptcp-settled` in figure 6; established by running builds from before and after that commit.
 const SAMPLED_NOTE: &str = "our own change (commit bd8cda0): samples are spaced by the shortest round trip seen and no longer by the \
                        handshake's, and end before LTE's window is open; before it emptcp-settled took 143 to 146 s for 64 MB";
-const DRAWN_NOTE: &str = "the paper's rates are those of its places; here 2 to 6 and 12 to 20 Mbit/s";
+const DRAWN_NOTE: &str = "the paper's rates are those of its locations; here 2 to 6 and 12 to 20 Mbit/s";
 
 /// All statements with numbers.
 pub(super) const STATEMENTS: &[PaperStatement] = &[

@@ -86,7 +86,7 @@ fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
             reason = format!("; {}", said.explanation);
         }
         if said.is_tuned {
-            reason += "; the setting was chosen so that this comes out: agreement shows nothing";
+            reason += "; the configuration was chosen to reproduce this: agreement shows nothing";
         }
         if !of_emptcp {
             reason += "; the paper's is of eMPTCP";
@@ -223,7 +223,7 @@ pub(super) mod tests {
         };
         let (twice, note) = of("single:wifi", "time against emptcp-settled");
         assert_eq!(twice, 100.0);
-        assert!(note.contains("chosen so that this comes out"), "{note}");
+        assert!(note.contains("chosen to reproduce this"), "{note}");
         let (measured, note) = of("marline", "time against mptcp");
         assert_eq!(measured, 10.0);
         assert!(note.ends_with("the paper's is of eMPTCP"), "{note}");
