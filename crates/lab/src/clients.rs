@@ -8,7 +8,7 @@
 //!
 //! 1. No program reads the user's configuration: a comparison must not depend on the home directory it runs in.
 //! 2. Every program writes one file into memory, without output, and verifies TLS with the lab's certificate
-//!   authority.
+//!    authority.
 //! 3. Each program gets the options that suit it best: curl the best link, aria2 all links by name.
 
 use std::path::Path;

@@ -8,13 +8,13 @@
 //! | rules | packets from the link's address use table 1000 + i | |
 //!
 //! 1. A client chooses its link by binding its socket to the device or to the device's address; otherwise it gets
-//!   link 0.
+//!    link 0.
 //! 2. Every route names the congestion control (`congctl`). A route may select one that sockets of the namespace
-//!   may not (sysctl `tcp_allowed_congestion_control`), and it applies to connections in both directions.
+//!    may not (sysctl `tcp_allowed_congestion_control`), and it applies to connections in both directions.
 //! 3. Reverse-path filtering is turned off before the first device exists: the kernel uses the larger of the values
-//!   for `all` and for the device.
+//!    for `all` and for the device.
 //! 4. The `ip` command is not used: the machine may not have it, and one process per setting would take longer than
-//!   the rest of the lab.
+//!    the rest of the lab.
 
 use std::fs;
 use std::io;

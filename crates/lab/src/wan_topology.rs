@@ -7,9 +7,9 @@
 //! | n | a network namespace of its own | `10.99.0.(n+1)` |
 //!
 //! 1. Two sites that share a segment reach each other over it. A site reaches everything else, the client included,
-//!   over its segment to site 0, which forwards packets.
+//!    over its segment to site 0, which forwards packets.
 //! 2. A segment uses the same link model as any other link; `rate` applies towards the site that is named first.
-//!   Events may change it.
+//!    Events may change it.
 //! 3. Only IPv4: what is measured across sites does not depend on the IP version.
 //!
 //! One more hop on each client link would not be enough: a relay and a server have a path between them that the

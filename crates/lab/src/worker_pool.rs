@@ -2,9 +2,9 @@
 //! cost.
 //!
 //! 1. A lab needs minutes of real time and little CPU, so several run side by side, each in namespaces of its own.
-//!   If parallel labs disturb each other, the report of each one shows it: its emulator was late.
+//!    If parallel labs disturb each other, the report of each one shows it: its emulator was late.
 //! 2. Jobs start in their order. A job that costs more than the whole capacity waits until no other job runs, and
-//!   no other job starts beside it ([`EXCLUSIVE_COST`]).
+//!    no other job starts beside it ([`EXCLUSIVE_COST`]).
 //! 3. After an error and after Ctrl-C no further job starts. Running jobs end by themselves.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

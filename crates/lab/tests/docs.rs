@@ -1,7 +1,7 @@
 //! Checks the documents against the programs and the committed results.
 //!
 //! 1. Each `marline …` and `marline-lab …` in the README and in `docs/` (code spans and code blocks) names a
-//!   subcommand and options that exist.
+//!    subcommand and options that exist.
 //! 2. Each file under `evidence/` is described in `evidence/README.md`, and the documents name no other.
 //! 3. Each test that `docs/threat-model.md` and `docs/link-failures.md` name exists.
 //! 4. The figures of eMPTCP's table in `docs/benchmarks.md` are the means of `evidence/emptcp/lab.jsonl`.

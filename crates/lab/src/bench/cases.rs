@@ -2,9 +2,9 @@
 //! final table and result file.
 //!
 //! 1. A word of `--case` is a case, `all`, or one row of a case, such as `upload 20+2`. An unknown case is refused
-//!   before anything is measured.
+//!    before anything is measured.
 //! 2. Ctrl-C ends the benchmark, and the results so far are shown. The exit code is 1 only if something could not
-//!   be measured at all.
+//!    be measured at all.
 
 use marline_sim::spec::LinkSpec;
 use serde_json::{Value, json};

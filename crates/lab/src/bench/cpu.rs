@@ -2,7 +2,7 @@
 //!
 //! 1. File and output are in memory; only the client, nginx and the kernel are measured.
 //! 2. Clients take turns, after one warm-up each. They are compared within the run, because absolute figures depend
-//!   on the machine.
+//!    on the machine.
 //! 3. aria2 and marline also run over two veth pairs (`:2`); curl cannot.
 
 use std::path::PathBuf;

@@ -13,8 +13,8 @@
 //!
 //! 1. The link fails before the edge starts (`start`), or after a first flow has worked (`running`).
 //! 2. Each failure is measured with a relay (`relay`), and with a relay that does not exist, so that flows go
-//!   directly (`direct`). Direct flows do not use MPTCP, and there is no relay name to resolve, so `mptcp` and
-//!   `dns` are omitted.
+//!    directly (`direct`). Direct flows do not use MPTCP, and there is no relay name to resolve, so `mptcp` and
+//!    `dns` are omitted.
 //! 3. Flows begin half a second apart; the slowest of the later ones counts.
 //! 4. The figures do not affect the exit code.
 

@@ -10,8 +10,8 @@
 //! | `dark` | both links drop all packets for 75 s (with `--long`) |
 //!
 //! 1. Each case is measured for downloads and uploads, for an MPTCP program under `marline paths` and for a program
-//!   behind `marline edge` and a relay. First the link with the default route fails and recovers, then the other
-//!   one.
+//!    behind `marline edge` and a relay. First the link with the default route fails and recovers, then the other
+//!    one.
 //! 2. The time counts from the recovery until [`RECOVERY_BYTES`] have arrived over the link, in steps of 100 ms.
 //! 3. The figures do not affect the exit code. It is 1 only if a transfer was incomplete or could not be measured.
 

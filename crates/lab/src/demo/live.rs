@@ -2,12 +2,12 @@
 //! fail during the broadcast.
 //!
 //! 1. Besides marline only unmodified ffmpeg, socat and nginx take part, as distributions package them; see
-//!   [`crate::live`].
+//!    [`crate::live`].
 //! 2. The device of the first link goes down after a quarter of the stream. The second link drops all packets after
-//!   three fifths. Each outage lasts a sixth of the stream. `--cut none` disables both.
+//!    three fifths. Each outage lasts a sixth of the stream. `--cut none` disables both.
 //! 3. The exit code is 0 if every packet that ffmpeg sent was recorded, in order and over one RTMP connection, and
-//!   ffmpeg dropped no frame; otherwise 1. The length of the stall is printed but does not affect the exit code,
-//!   because machines differ.
+//!    ffmpeg dropped no frame; otherwise 1. The length of the stall is printed but does not affect the exit code,
+//!    because machines differ.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `marline-lab demo`: one download over each of two links alone, then over both, shown while it runs.
 //!
 //! 1. In real time the output is that of `marline get`: one bar per link on a terminal, otherwise a line per
-//!   second. It runs `marline`, kernel TCP and a real web server.
+//!    second. It runs `marline`, kernel TCP and a real web server.
 //! 2. In virtual time (`--sim`) each download is shown afterwards: one line of throughput over time per link.
 //! 3. At the end it prints a table and writes a page with the throughput over time.
 //!

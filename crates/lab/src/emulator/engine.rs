@@ -2,8 +2,8 @@
 //! writes packets that are due to the other end.
 //!
 //! 1. One thread sleeps in `epoll` on all TUN devices, on a timer set to the absolute time of the next event, and
-//!   on an eventfd for commands. It never spins: the kernel stops a spinning real-time thread for 50 ms in each
-//!   second, and a normal thread that spins takes CPU from the programs that it serves (both measured).
+//!    on an eventfd for commands. It never spins: the kernel stops a spinning real-time thread for 50 ms in each
+//!    second, and a normal thread that spins takes CPU from the programs that it serves (both measured).
 //! 2. At most [`MAX_READ_BATCH`] packets are read from a TUN device before due packets are delivered.
 //! 3. Packets that arrive before the first [`EmulatorCommand::Start`] are discarded.
 //! 4. Each run begins with fresh links at time zero, so that traces, schedules and seeds start with the command.

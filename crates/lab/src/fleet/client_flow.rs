@@ -2,7 +2,7 @@
 //!
 //! 1. Bytes are counted at the receiver: data in the sender's buffers has not been transferred.
 //! 2. Time counts from before the connection attempt to the last byte: connection setup and slow start are part of
-//!   a transfer.
+//!    a transfer.
 //! 3. Client and server are threads of this program in the two namespaces, with ordinary sockets.
 
 use std::io::{self, Read, Write};

@@ -9,9 +9,9 @@
 //! | edge | `127.0.0.1:1088` in the client namespace; with [`EdgeAccess::Lan`] also the gateway of a LAN behind it |
 //!
 //! 1. All members run `marline` as child processes with an empty home directory; certificates are created anew each
-//!   time.
+//!    time.
 //! 2. The fleet is ready when the edge is ready: its links are managed before its first flow. If the fleet service
-//!   assigns relays, the edge has measured them and received an assignment.
+//!    assigns relays, the edge has measured them and received an assignment.
 //! 3. The links start before the edge does.
 
 pub(crate) mod client_flow;

@@ -2,7 +2,7 @@
 //! member.
 //!
 //! 1. A process is ready when its log contains a given text; all servers of marline log such a line on standard
-//!   error.
+//!    error.
 //! 2. Dropping a process kills it and waits for it. The lab's PID namespace would kill it too, but without waiting.
 //! 3. marline runs with an empty home directory, so that the user's configuration and learned rates have no effect.
 

@@ -4,7 +4,7 @@
 //! 1. The page is well-formed XML, so that other tools can read it and a test can check it.
 //! 2. All charts of a section have the same axes, so that heights and lengths can be compared by eye.
 //! 3. Each run is a thin line in its link's color, as in the figures of the thesis; marks are labeled vertical
-//!   lines.
+//!    lines.
 //! 4. No scripts, fonts or images are loaded: the file stays readable offline and for years.
 
 mod axis;

@@ -2,9 +2,9 @@
 //! is encoded.
 //!
 //! 1. The same packets go to RTMP and, as FLV, to this program (`-f tee`). This program gets them first, so that
-//!   its timestamp is never later than the transmission.
+//!    its timestamp is never later than the transmission.
 //! 2. The picture runs at camera speed (`-re`) and the encoder does not look ahead. When the network does not
-//!   accept the data, ffmpeg blocks. Its lag behind the camera then shows what a real camera would have lost.
+//!    accept the data, ffmpeg blocks. Its lag behind the camera then shows what a real camera would have lost.
 //! 3. The rate is constant (frames that are too small are padded), because the thresholds concern rates.
 
 use std::io::Read;

@@ -3,9 +3,9 @@
 //!
 //! 1. A tag has a header of 11 bytes, a body, and the length of the tag (Adobe FLV 10.1, annex E.4).
 //! 2. Only coded packets count. Metadata (script data, decoder configuration, end of sequence) is rewritten by each
-//!   program.
+//!    program.
 //! 3. A packet is identified by its SHA-256, so a changed byte makes it a different packet. The hash includes the
-//!   first byte of the body, which gives the coding.
+//!    first byte of the body, which gives the coding.
 
 use sha2::{Digest, Sha256};
 

@@ -7,13 +7,13 @@
 //! ```
 //!
 //! 1. ffmpeg supports no proxy for RTMP, so unmodified socat connects it to the edge with CONNECT. Behind an edge
-//!   that is the gateway of a LAN ([`EdgeAccess::Lan`]) there is no socat, and ffmpeg needs no configuration.
+//!    that is the gateway of a LAN ([`EdgeAccess::Lan`]) there is no socat, and ffmpeg needs no configuration.
 //! 2. A link fails in one of two ways: its device goes down and the kernel notices it
-//!   ([`FailureMode::CarrierLost`]), or it drops all packets without notice ([`FailureMode::Silent`]).
+//!    ([`FailureMode::CarrierLost`]), or it drops all packets without notice ([`FailureMode::Silent`]).
 //! 3. A stall is attributed to a failure if it lies between the start of the failure and [`IMPACT_WINDOW`] after
-//!   its end, or the next failure if that is earlier.
+//!    its end, or the next failure if that is earlier.
 //! 4. After the last packet was sent, the recording counts as complete when no new packet has appeared for
-//!   [`DRAIN_TIMEOUT`].
+//!    [`DRAIN_TIMEOUT`].
 
 mod encoder;
 mod flv;

@@ -1,10 +1,10 @@
 //! Compares the packets that the encoder sent with the recorded ones, and measures how evenly they arrived.
 //!
 //! 1. A sent packet has arrived if an identical one was recorded after the previous arrived packet. So missing,
-//!   changed, duplicate and reordered packets are all detected.
+//!    changed, duplicate and reordered packets are all detected.
 //! 2. A stall is the longest time without a recorded packet, between the first and the last one.
 //! 3. The required buffer is the difference in delay between the slowest and the fastest packet, relative to the
-//!   timestamps of the stream. A player must buffer that much to play without interruption.
+//!    timestamps of the stream. A player must buffer that much to play without interruption.
 
 use std::time::{Duration, Instant};
 

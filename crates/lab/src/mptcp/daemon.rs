@@ -1,7 +1,7 @@
 //! `marline paths` as a child process in the client namespace.
 //!
 //! 1. It runs with an empty home directory, and its files are in a directory of its own, because many labs run side
-//!   by side.
+//!    by side.
 //! 2. It is ready when it answers a status request.
 
 use std::fs::File;

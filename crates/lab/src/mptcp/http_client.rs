@@ -1,7 +1,7 @@
 //! Minimal HTTP/1.1 client over MPTCP or plain TCP: one persistent connection, one request at a time.
 //!
 //! 1. It behaves like any application: it does not know about paths, and the protocol is the only special option of
-//!   its sockets.
+//!    its sockets.
 //! 2. Time counts from before the connection attempt to the last byte.
 //! 3. Use it on a thread in the client namespace ([`Lab::run_at_client`](crate::Lab::run_at_client)).
 

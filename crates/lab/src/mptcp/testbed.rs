@@ -12,9 +12,9 @@
 //! 1. Each testbed is fresh: no cached TCP metrics, no learned rates, no open connection.
 //! 2. The links start with the download, after the path manager is ready.
 //! 3. For published eMPTCP the server keeps its congestion windows in a pause (RFC 2861 off, section 3.6); for all
-//!   other variants the setting is unchanged.
+//!    other variants the setting is unchanged.
 //! 4. The energy accounting ends [`SETTLE_TIME`] after the last byte, because closing a connection causes packets
-//!   on every subflow.
+//!    on every subflow.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

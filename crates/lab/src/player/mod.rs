@@ -2,13 +2,13 @@
 //! real proxy.
 //!
 //! 1. It reads until its buffer reaches the high threshold. Then it stops reading until the buffer falls to the low
-//!   threshold, which the proxy notices as back-pressure.
+//!    threshold, which the proxy notices as back-pressure.
 //! 2. Twice a second, and whenever buffering begins or ends, it reports its state to the proxy (`POST
-//!   /TOKEN/state`), as marline's player page does and as GreenBag expects of its player (section IV-C).
+//!    /TOKEN/state`), as marline's player page does and as GreenBag expects of its player (section IV-C).
 //! 3. Every byte is compared with the expected content.
 //! 4. After the last byte the remaining playback is computed, not waited for, because nothing can change it.
 //! 5. It uses one thread and blocking reads with timeouts: a process that was started in a
-//!   [`Room`](marline_sys::process::Room) cannot start threads, and one connection does not need more.
+//!    [`Room`](marline_sys::process::Room) cannot start threads, and one connection does not need more.
 //!
 //! mpv was not used: it chooses by itself when to start, and reproducing the figures of the paper requires the
 //! paper's player.

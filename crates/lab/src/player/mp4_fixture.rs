@@ -2,10 +2,10 @@
 //! parsers accept it; no decoder could show it. Each byte can be computed from its offset.
 //!
 //! 1. It consists of `ftyp`, `moov` with only `mvhd` (ISO 14496-12 section 8.2.2), and `mdat` to the end. From
-//!   these boxes `marline proxy` learns the duration.
+//!    these boxes `marline proxy` learns the duration.
 //! 2. The size is that of the [`MediaProfile`], header included.
 //! 3. Received bytes are checked in order as they arrive, without a copy of the file. A checksum would show an
-//!   error only at the end.
+//!    error only at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -2,9 +2,9 @@
 //! `evidence/PAPER/lab.jsonl`).
 //!
 //! 1. A [`MeasurementId`] contains everything that distinguishes a measurement from others; [`MeasuredValues`]
-//!   differ from paper to paper. In the stored line the parts of the ID stand beside `problem` and `measured`.
+//!    differ from paper to paper. In the stored line the parts of the ID stand beside `problem` and `measured`.
 //! 2. A measurement that failed or is unreliable is repeated when the session continues. The last one with an ID
-//!   counts.
+//!    counts.
 use std::fmt::{Debug, Display};
 
 use serde::de::DeserializeOwned;

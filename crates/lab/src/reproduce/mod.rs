@@ -5,12 +5,12 @@
 //! ([`bass`]) and Super-aggregation ([`superaggregation`]). The rules below are those of the thesis.
 //!
 //! 1. In real time every download is stored in `evidence/NAME/lab.jsonl` as soon as it is complete; `--continue`
-//!   resumes there.
+//!    resumes there.
 //! 2. `--sim` runs the same in virtual time, within a minute, and stores nothing, because it is quickly repeated.
 //! 3. `--quick` simulates all artefacts once and runs one lab case, scaled down. It ends within a minute. Where the
-//!   machine does not permit a lab, it reports that and omits the lab case.
+//!    machine does not permit a lab, it reports that and omits the lab case.
 //! 4. `--kept` prints the tables of the stored file again without measuring, with the commits and machines of its
-//!   sessions. So a figure in the documentation can be compared with the file that it was taken from.
+//!    sessions. So a figure in the documentation can be compared with the file that it was taken from.
 //! 5. An option without effect is refused ([`check_options`]): it must not suggest a measurement that was not made.
 
 mod bass;

@@ -3,7 +3,7 @@
 //!
 //! 1. A stored, reliable measurement is not repeated.
 //! 2. Items that belong together (a batch) are measured by one worker, one after the other; batches run in parallel
-//!   ([`WorkerPool`]).
+//!    ([`WorkerPool`]).
 //! 3. Reporting and storing happen under one lock, so that lines on the terminal and in the file are never mixed.
 //! 4. A measurement that the user interrupted is not stored.
 

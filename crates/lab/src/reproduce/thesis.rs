@@ -1,11 +1,11 @@
 //! Multi-link HTTP thesis: tables 5.12, 6.18, 6.19 and 7.10 and figure 5.7, its values beside the measured ones.
 //!
 //! 1. Measured values are medians over the runs (the thesis: medians of medians, section 3.4), with the standard
-//!   deviation of the runs.
+//!    deviation of the runs.
 //! 2. If the paper has no value (marline's policy, LTE alone at low speed) or there is no measured one (memory in
-//!   virtual time), the row has a null. If both are missing there is no row.
+//!    virtual time), the row has a null. If both are missing there is no row.
 //! 3. A known reason for a difference is in the row's note. Where no cause is established, the report states that.
-//!   The paper's own results, restated in other figures, do not count as an explanation.
+//!    The paper's own results, restated in other figures, do not count as an explanation.
 
 use crate::html_report::Table;
 use crate::results::{Backend, DownloadOutcome, ProcessUsage, ResultRow, round_to_thousandths, stats};

@@ -4,9 +4,9 @@
 //! 1. The first scenario was measured with the S6, all others with the S7.
 //! 2. Both models describe the whole phone, with a constant 0.7 W; they have no tails.
 //! 3. The models are fitted to the values that they are compared with here: the coefficients of each link to the
-//!   single-link rows, the shared part and the cost of simultaneous use to 17 (S7) and 4 (S6) multi-link rows. So
-//!   agreement with table 7.10 is not a prediction. The multi-link rows only show whether time and shares of the
-//!   links match the paper.
+//!    single-link rows, the shared part and the cost of simultaneous use to 17 (S7) and 4 (S6) multi-link rows. So
+//!    agreement with table 7.10 is not a prediction. The multi-link rows only show whether time and shares of the
+//!    links match the paper.
 
 use marline_core::energy::{Direction, Model};
 use marline_core::link::LinkKind;

@@ -2,9 +2,9 @@
 //! also reported as soon as it is available; skipped cases and clients are listed with the reason.
 //!
 //! 1. Within a repetition the clients take turns, and each repetition begins with another client. So a change of
-//!   the machine during the measurement affects all clients.
+//!    the machine during the measurement affects all clients.
 //! 2. Each download has a fresh lab: no cached TCP metrics, no open connection, and the same seed for all clients
-//!   of a repetition.
+//!    of a repetition.
 //! 3. A download that fails is an outcome with a problem; a lab that cannot be built is an error.
 //! 4. In virtual time only marline can be simulated; other clients are skipped.
 

@@ -2,9 +2,9 @@
 //!
 //! 1. The file is verified by SHA-256 after every download, for all clients.
 //! 2. Bytes and times per link come from the emulator, in the same way for all clients. Packets do not show which
-//!   bytes were needed, nor exactly when a link's last needed byte arrived: marline reports both itself. For other
-//!   programs they are estimated. A link ends with the last slot that has more than a few packets, and waste is
-//!   what arrived beyond the file and the packets' headers.
+//!    bytes were needed, nor exactly when a link's last needed byte arrived: marline reports both itself. For other
+//!    programs they are estimated. A link ends with the last slot that has more than a few packets, and waste is
+//!    what arrived beyond the file and the packets' headers.
 //! 3. A run on a machine that was too busy is marked as unreliable, not discarded.
 //! 3. A run on a machine that was too busy is marked as unreliable, not discarded.
 

@@ -1,12 +1,12 @@
 //! Listening sockets for MPTCP on port 80, opened by the lab and passed to nginx as its standard input and output.
 //!
 //! 1. nginx adopts listening sockets that the variable `NGINX` names (its mechanism for replacing its own
-//!   executable without interruption), each for the `listen` line of the same address. So a stock nginx without
-//!   MPTCP support serves MPTCP, and no library is preloaded.
+//!    executable without interruption), each for the `listen` line of the same address. So a stock nginx without
+//!    MPTCP support serves MPTCP, and no library is preloaded.
 //! 2. A listening MPTCP socket also accepts plain TCP.
 //! 3. The congestion control is also set on the listening socket, because routes apply it to the first subflow
-//!   only. As soon as the server sets any socket option of a connection (nginx does), the kernel gives subflows
-//!   that join later the algorithm of the MPTCP socket, which is the namespace's default (measured).
+//!    only. As soon as the server sets any socket option of a connection (nginx does), the kernel gives subflows
+//!    that join later the algorithm of the MPTCP socket, which is the namespace's default (measured).
 //! 4. Port 443 stays plain TCP: a server without MPTCP on the same address, for clients that need one.
 
 use std::io;

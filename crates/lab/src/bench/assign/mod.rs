@@ -6,12 +6,12 @@
 //! | `churn` | one percent of the edges replaced each second, all matched again | thresholds for the gap, the moved edges and the time |
 //!
 //! 1. Fleets are generated (`marline_sim::fleet`) with one seed per run. The load is what edges would send to their
-//!   best relays, divided by the capacity of the relays.
+//!    best relays, divided by the capacity of the relays.
 //! 2. Time is the CPU time of this thread; the clock is read between steps of the solver.
 //! 3. Small fleets (up to 100 edges) are compared with the optimum: after its time the solver continues until the
-//!   optimum is proved.
+//!    optimum is proved.
 //! 4. Algorithm 1 generates all plans and does not end in practice with more than a dozen edges. It is truncated
-//!   after ten thousand plans. The first plan gives each edge its choice in the order of arrival.
+//!    after ten thousand plans. The first plan gives each edge its choice in the order of arrival.
 //!
 //! Nothing is emulated, so no privileges are needed. A busy machine affects only results that are limited by CPU
 //! time, through its caches.

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! 1. Both run in the same network namespace and in turns, with one thread each, TLS 1.3 and the same certificates.
-//!   The client uses TCP: the cost of MPTCP is in the kernel, and the same for both.
+//!    The client uses TCP: the cost of MPTCP is in the kernel, and the same for both.
 //! 2. haproxy forwards TCP to a fixed server; the relay first reads a CONNECT. Both verify the client's
-//!   certificate.
+//!    certificate.
 //! 3. CPU time is that of the process in user and kernel mode (`/proc/PID/stat`), before and after.
 
 use std::io;

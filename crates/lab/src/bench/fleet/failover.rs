@@ -8,7 +8,7 @@
 //!
 //! 1. Before that, a flow through the relay works, so that the edge has ready connections to it.
 //! 2. Then five flows are opened one after the other. The first one gets a ready connection that is dead, the later
-//!   ones depend on what the edge has learned. The slowest one counts.
+//!    ones depend on what the edge has learned. The slowest one counts.
 
 use std::time::Duration;
 

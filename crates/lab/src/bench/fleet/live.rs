@@ -2,9 +2,9 @@
 //! `live` the links work, in `cut` they fail in turn.
 //!
 //! 1. `live` uses both limits of the requirement: 1.3 times the best link, and 0.85 of all links together, counted
-//!   in payload (1448 of 1500 bytes).
+//!    in payload (1448 of 1500 bytes).
 //! 2. `cut` uses 1.3 times the best of three equal links, which two links can carry while the third is down. The
-//!   first link fails and recovers, then the second one, in the same way.
+//!    first link fails and recovers, then the second one, in the same way.
 //! 3. An incomplete stream is reported as a problem, not as a figure.
 
 use std::time::Duration;

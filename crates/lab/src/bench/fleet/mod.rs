@@ -14,7 +14,7 @@
 //! 1. Each figure is compared with others from the same run; the compared clients take turns, in fresh labs.
 //! 2. Bytes are counted at the receiver.
 //! 3. The figures do not affect the exit code. It is 1 only if something could not be measured or a stream was
-//!   incomplete. Unreliable runs are marked.
+//!    incomplete. Unreliable runs are marked.
 
 mod cpu;
 mod failover;

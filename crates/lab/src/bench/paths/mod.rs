@@ -12,7 +12,7 @@
 //! 1. The sender's congestion control can be selected (`--congestion`); nothing else of the sender is changed.
 //! 2. Clients take turns within each repetition; medians are compared.
 //! 3. The figures do not affect the exit code. It is 1 only if something could not be measured. Unreliable runs are
-//!   marked.
+//!    marked.
 
 mod faults;
 mod scale;

@@ -1,7 +1,7 @@
 //! Case `scale` of `bench paths`: CPU and memory of the daemon with many connections, a hundred of them active.
 //!
 //! 1. Each connection is a real kernel connection to nginx, which keeps it open. All but a hundred have received
-//!   one small response and are idle. The hundred read a long response slowly, at [`RATE_PER_CONNECTION`].
+//!    one small response and are idle. The hundred read a long response slowly, at [`RATE_PER_CONNECTION`].
 //! 2. Memory is measured when all connections are open, CPU during [`MEASURE_TIME`] from then on.
 
 use std::io;

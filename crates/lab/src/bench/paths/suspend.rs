@@ -3,7 +3,7 @@
 //!
 //! 1. [`SuspendedTraffic`] defines when a link counts as suspended.
 //! 2. marline closes subflows on links whose promotion costs more energy, instead of suspending them. So it is
-//!   measured with two modems, which cost the same.
+//!    measured with two modems, which cost the same.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! 1. It uses plain veth pairs: the number of clients is the load, not the links.
 //! 2. Two hundred players read at [`PLAYBACK_RATE`]; none may stall or get wrong bytes.
 //! 3. Six hundred clients send a request and do not read: windows fill up to the memory limit, and further requests
-//!   are answered with 503.
+//!    are answered with 503.
 //! 4. One player reads, pauses, and reads on to the end; every byte must be correct.
 
 use std::io;

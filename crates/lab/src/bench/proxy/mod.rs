@@ -12,7 +12,7 @@
 //! 1. marline and the reference take turns, and each repetition begins with another one; medians are compared.
 //! 2. Kernel TCP and nginx are real; the player is emulated ([`player`]), and every byte is compared with the file.
 //! 3. The figures do not affect the exit code. It is 1 only if something could not be played. Unreliable runs are
-//!   marked.
+//!    marked.
 
 mod many_players;
 mod mp4_fixture;

@@ -1,7 +1,7 @@
 //! Cases of `bench proxy` with an emulated player: start, seek, a link that fails, a link that is slow.
 //!
 //! 1. The links are as in the other benchmarks: Wi-Fi with an RTT of 20 ms and a queue of 50 ms, LTE with 50 ms and
-//!   100 ms.
+//!    100 ms.
 //! 2. The loaded RTT of a link is its RTT plus its full queue; of two links the smaller one counts.
 //! 3. "Not later" means within [`RESOLUTION`] in the median.
 

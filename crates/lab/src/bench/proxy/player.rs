@@ -2,7 +2,7 @@
 //! which frame.
 //!
 //! 1. It starts, and restarts after a stall, with one second of the video, and reads on until 20 MB are buffered
-//!   (the high threshold of GreenBag, section IV-C). Most players start later and buffer less.
+//!    (the high threshold of GreenBag, section IV-C). Most players start later and buffer less.
 //! 2. Every byte is compared with the video.
 
 use std::io;

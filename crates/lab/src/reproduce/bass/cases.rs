@@ -9,7 +9,7 @@
 //! | `X-upload` | the sets of links for which uploads have thresholds | as `F5` |
 //!
 //! 1. The relay of an origin in `F11` is selected by line 6 of BASS's Algorithm 1, min(B(c, s), B_o(s)), with rates
-//!   of virtual time.
+//!    of virtual time.
 //! 2. `F10` is the distribution of the values of `F9`, and `F12` that of `F11`.
 
 use marline_core::units::Duration;

@@ -2,12 +2,12 @@
 //! routes of an upload. The same cases are used in virtual and in real time.
 //!
 //! 1. A [`PathSegment`] lies between the Internet side of the edge's links and a relay, between a relay and the
-//!   origin, and between the links and the origin (the route without a relay).
+//!    origin, and between the links and the origin (the route without a relay).
 //! 2. A relay at a fraction of a path has that fraction of its RTT and of its loss before it, and the rest behind
-//!   it. So a split path is no better than the whole. A relay improves throughput only because each half recovers
-//!   from loss sooner and loses less.
+//!    it. So a split path is no better than the whole. A relay improves throughput only because each half recovers
+//!    from loss sooner and loses less.
 //! 3. Origins are drawn uniformly from [`ORIGIN_RTT`] and [`ORIGIN_LOSS`], seeded by their number, so that all
-//!   clients use the same ones. Of BASS's own origins (60 PlanetLab nodes) only the resulting gains are published.
+//!    clients use the same ones. Of BASS's own origins (60 PlanetLab nodes) only the resulting gains are published.
 //! 4. All randomness is drawn here, except for losses, which the links draw from the case's seed.
 
 use std::ops::Range;

@@ -1,14 +1,14 @@
 //! Figures 8 to 10 for 8 relays and 60 nodes, in virtual time: generated fleets whose edges are assigned to relays.
 //!
 //! 1. Fleets are generated as in `marline-lab bench assign` ([`marline_sim::fleet`]), with one seed each. None of
-//!   them was measured in a network. The decrease of rates with distance is an input of the generator, so `F8`
-//!   describes the input and is not a finding.
+//!    them was measured in a network. The decrease of rates with distance is an input of the generator, so `F8`
+//!    describes the input and is not a finding.
 //! 2. marline's result is the plan of its solver. Algorithm 1 is truncated after [`MAX_PLANS`] plans, because it
-//!   does not end in practice with 60 edges. The random assignment is BASS's baseline. *Best each* is what edges
-//!   would have if each had its best relay for itself.
+//!    does not end in practice with 60 edges. The random assignment is BASS's baseline. *Best each* is what edges
+//!    would have if each had its best relay for itself.
 //! 3. γ is an edge's rate divided by the best rate that it could have through any of its relays (BASS section
-//!   V-B.2), whether or not those have capacity for all edges. γ of the best plan is reported beside marline's: the
-//!   same search, continued until it is proved or [`PROOF_WORK`] is used up.
+//!    V-B.2), whether or not those have capacity for all edges. γ of the best plan is reported beside marline's:
+//!    the same search, continued until it is proved or [`PROOF_WORK`] is used up.
 //! 4. Values are means over the fleets, with their standard deviation.
 
 use marline_core::assign::{Instance, Matching, Solver, bass_algorithm_1, bass_random};

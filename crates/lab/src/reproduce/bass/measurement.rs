@@ -1,7 +1,7 @@
 //! Identity and result of one upload.
 //!
 //! 1. `mbps` is the mean rate of the whole upload, connection setup included; `steady_mbps` excludes the first
-//!   [`SETTLE_TIME`].
+//!    [`SETTLE_TIME`].
 //! 2. Both count the payload that the receiver got, divided by the time that the sender had.
 
 use std::fmt;

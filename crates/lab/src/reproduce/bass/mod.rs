@@ -2,13 +2,13 @@
 //! people or result rows (`--json`), and compares thresholds.
 //!
 //! 1. In real time edge, relays, fleet service and origin are the programs that users run. They run in network
-//!   namespaces with emulated links, and use the kernel's TCP and MPTCP ([`real`]). Each upload is stored in
-//!   `evidence/bass/lab.jsonl` as soon as it is complete; `--continue` resumes there.
+//!    namespaces with emulated links, and use the kernel's TCP and MPTCP ([`real`]). Each upload is stored in
+//!    `evidence/bass/lab.jsonl` as soon as it is complete; `--continue` resumes there.
 //! 2. `--sim` runs the same cases in virtual time ([`simulate`]), and figures 8 to 10 for 8 relays and 60 nodes
-//!   ([`fleet`]), which are too large for a lab. Nothing is stored.
+//!    ([`fleet`]), which are too large for a lab. Nothing is stored.
 //! 3. `--quick` runs a few cases of each artefact with short uploads: less than half a minute in virtual time.
 //! 4. `--congestion` is the congestion control of plain TCP and of the edge, in real time; a relay forwards with
-//!   its own (BBR if the kernel has it). `--by-fleet` also measures the fleet service's choice of relays.
+//!    its own (BBR if the kernel has it). `--by-fleet` also measures the fleet service's choice of relays.
 //! 5. The exit code is 1 if an upload failed; a missed threshold is reported and does not affect it.
 
 mod cases;

@@ -9,16 +9,16 @@
 //! | 2, 3, … | the relays |
 //!
 //! 1. Edge, relays and fleet service are `marline` as processes, with certificates of one authority that is created
-//!   once.
+//!    once.
 //! 2. Each lab is fresh: no cached TCP metrics, no learned rates. Only the edge's connections to its relay are
-//!   ready, as in normal operation.
+//!    ready, as in normal operation.
 //! 3. Plain TCP and the edge's subflows use the selected congestion control. A relay sends to the origin with its
-//!   own default (`marline relay --congestion`: BBR if the kernel has it). So [`UploadRoute::FromRelay`] (plain TCP
-//!   from the relay) does not predict [`UploadRoute::Through`], and the gains of `Through` and `Split` over
-//!   `Direct` compare different algorithms.
+//!    own default (`marline relay --congestion`: BBR if the kernel has it). So [`UploadRoute::FromRelay`] (plain
+//!    TCP from the relay) does not predict [`UploadRoute::Through`], and the gains of `Through` and `Split` over
+//!    `Direct` compare different algorithms.
 //! 4. `--by-fleet` adds the fleet service's choice ([`UploadRoute::Assigned`]): the edge gets the address of the
-//!   fleet service and of no relay. The relays are fresh and the edge names no origin, so the fleet service has no
-//!   B_o(s) and selects by B(c, s) alone.
+//!    fleet service and of no relay. The relays are fresh and the edge names no origin, so the fleet service has no
+//!    B_o(s) and selects by B(c, s) alone.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

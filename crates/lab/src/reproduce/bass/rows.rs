@@ -1,19 +1,19 @@
 //! Result rows and thresholds of BASS, from measurements in virtual or real time.
 //!
 //! 1. `F5`, `X-upload`: for each set of links the rate of each link with plain TCP, their sum, and the rate of edge
-//!   and relay. Rates are steady ones, because a live stream is long. *Efficiency* is the rate of edge and relay
-//!   divided by the sum.
+//!    and relay. Rates are steady ones, because a live stream is long. *Efficiency* is the rate of edge and relay
+//!    divided by the sum.
 //! 2. `F8`: the edge's rate to relays, by distance.
 //! 3. `F9`: for each origin the rate through the relay that line 6 of Algorithm 1 selects from the measured rates,
-//!   through a random relay (the mean of all), and through the best one; if measured, also through the relay that
-//!   the fleet service assigned. `F10`: γ = selected divided by best.
+//!    through a random relay (the mean of all), and through the best one; if measured, also through the relay that
+//!    the fleet service assigned. `F10`: γ = selected divided by best.
 //! 4. `F11`: plain TCP over the better link, edge and relay over one link, edge and relay over both, for uploads of
-//!   the same length. The gain is the third divided by the first. It is the product of *aggregation* (the third
-//!   divided by the second) and *split* (the second divided by the first). `F12` is the distribution of gains.
+//!    the same length. The gain is the third divided by the first. It is the product of *aggregation* (the third
+//!    divided by the second) and *split* (the second divided by the first). `F12` is the distribution of gains.
 //! 5. Repetitions are averaged before ratios are computed. A case without one of its routes has no row.
 //! 6. For plain TCP of `F11` the fastest of the stored runs with the same seed counts. marline does not take part
-//!   in these runs, so they should agree. A run that a busy machine slowed down would create an apparent gain. A
-//!   row of `F12` gives the number of runs that disagree.
+//!    in these runs, so they should agree. A run that a busy machine slowed down would create an apparent gain. A
+//!    row of `F12` gives the number of runs that disagree.
 
 use marline_core::units::Duration;
 

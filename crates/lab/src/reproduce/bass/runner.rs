@@ -1,9 +1,9 @@
 //! Measures what is not stored yet, in real time or in virtual time.
 //!
 //! 1. Uploads over the same links never run at once. Several labs may run in parallel, each with its own links
-//!   (`--jobs`).
+//!    (`--jobs`).
 //! 2. The routes of one case are measured one after the other, so that a disturbance of the machine affects all of
-//!   them.
+//!    them.
 
 use super::config::{UploadCase, UploadRoute};
 use super::measurement::{UploadId, UploadMeasurement, UploadResult};

@@ -1,11 +1,11 @@
 //! One upload in virtual time.
 //!
-//! 1. TCP and MPTCP are the simulator's models of the kernel's ([`marline_sim::mptcp_sim`]), managed as
-//!   `marline paths` does for throughput. Links are symmetric, so that a download stands for an upload.
+//! 1. TCP and MPTCP are the simulator's models of the kernel's ([`marline_sim::mptcp_sim`]), managed as `marline
+//!    paths` does for throughput. Links are symmetric, so that a download stands for an upload.
 //! 2. A segment behind a link adds its RTT and loss to those of the link. Its queue is not modeled, because the
-//!   segment is faster than the links.
+//!    segment is faster than the links.
 //! 3. Through a relay an upload has the rate of BASS's Algorithm 1, line 6: the smaller of the rates to the relay
-//!   and from the relay. Edge, relay, TLS and their buffers are not modeled; the lab has them.
+//!    and from the relay. Edge, relay, TLS and their buffers are not modeled; the lab has them.
 
 use marline_core::paths::{Config, Goal, Paths, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};

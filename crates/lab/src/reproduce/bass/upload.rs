@@ -1,10 +1,10 @@
 //! One upload in the lab: sender, receiver, and the received bytes over time.
 //!
 //! 1. The sender sends as much as it can for a given time. What the receiver has by then counts; bytes in flight do
-//!   not.
+//!    not.
 //! 2. Through an edge the sender opens a tunnel with CONNECT, as any program would; that is part of the time.
 //! 3. Both ends are threads of this process with sockets in the lab's namespaces: no other program is needed, and
-//!   one clock measures both.
+//!    one clock measures both.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -3,7 +3,7 @@
 //!
 //! 1. Wi-Fi is the first link, over which connections start (eMPTCP section 3.6); LTE is the second.
 //! 2. Rates are those of IP packets, with one value per second. All randomness is drawn here, from the repetition's
-//!   seed, so that every client gets the same links.
+//!    seed, so that every client gets the same links.
 //! 3. Queues have a fixed size in bytes: a size derived from the rate of a bad second would limit every window.
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Runs all cases in real time: several labs in parallel, each result stored as soon as it is available.
 //!
 //! 1. The order is that of [`ARTEFACT_ORDER`], repetition by repetition. The clients of one case run side by side,
-//!   so that a disturbance of the machine affects all of them.
+//!    so that a disturbance of the machine affects all of them.
 //! 2. A case that fails is stored with its problem. A lab that cannot be built ends the run.
 
 use std::fmt;

@@ -2,13 +2,13 @@
 //! marline's policy beside it. It prints tables for people or result rows (`--json`).
 //!
 //! 1. Real time uses kernel MPTCP over emulated links ([`real`]), several cases in parallel ([`measurements`]).
-//!   Each is stored in `evidence/emptcp/lab.jsonl` as soon as it is complete; `--continue` resumes there.
+//!    Each is stored in `evidence/emptcp/lab.jsonl` as soon as it is complete; `--continue` resumes there.
 //! 2. `--sim` runs the same cases in virtual time ([`simulate`]), with pairs of recorded links, a clairvoyant, and
-//!   the published schedulers that are computed. It takes a minute, and nothing is stored.
+//!    the published schedulers that are computed. It takes a minute, and nothing is stored.
 //! 3. `--quick` runs one small case of each kind; where the machine does not permit a lab, it reports that and
-//!   omits it.
+//!    omits it.
 //! 4. `--congestion` is the sender's congestion control, `--scale` the share of large files to download,
-//!   `--clients` selects the clients.
+//!    `--clients` selects the clients.
 
 mod base;
 mod clairvoyant;

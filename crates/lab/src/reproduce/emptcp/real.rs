@@ -3,7 +3,7 @@
 //! 1. Everything is what users run: kernel TCP and MPTCP at both ends, nginx, and `marline paths` as a process.
 //! 2. Links and measurement start with the connection, when the path manager is ready.
 //! 3. Energy is computed from every packet at the client's end, with promotions and whole tails ([`energy`]). The
-//!   daemon's own figure is reported beside it, with the packets' energy at the same time for comparison.
+//!    daemon's own figure is reported beside it, with the packets' energy at the same time for comparison.
 //! 4. A run on a machine that was too busy is marked as unreliable, not discarded.
 
 use std::path::PathBuf;

@@ -1,13 +1,13 @@
 //! One case in virtual time, and the clairvoyant's optimum.
 //!
 //! 1. The state machine is that of `marline paths`, over the simulator's model of kernel MPTCP
-//!   ([`marline_sim::mptcp_sim`]). TCP over one link is the same without a path manager.
+//!    ([`marline_sim::mptcp_sim`]). TCP over one link is the same without a path manager.
 //! 2. The paper turns RFC 2861 off at the server (section 3.6: a suspended subflow keeps its window); here this
-//!   applies to the server of eMPTCP only. The paper's second change of the sender, an RTT of zero for a subflow
-//!   that is used again, does not exist in upstream kernels, whose scheduler does not use RTTs.
+//!    applies to the server of eMPTCP only. The paper's second change of the sender, an RTT of zero for a subflow
+//!    that is used again, does not exist in upstream kernels, whose scheduler does not use RTTs.
 //! 3. The MDP's schedule is computed from the timeline of the rates, and applied second by second ([`MdpPolicy`]).
 //! 4. The clairvoyant knows all rates, needs no round trips, and ends no later than the client that it is compared
-//!   with.
+//!    with.
 
 use std::time::Duration;
 

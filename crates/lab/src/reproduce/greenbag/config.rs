@@ -2,14 +2,14 @@
 //! comparison with a clairvoyant.
 //!
 //! 1. Rates are those of payload. GreenBag's traffic shaper counted frames, but the paper gives the video's rate as
-//!   a percentage of the bandwidth, which is only correct for payload. On the wire a link is 1500/1448 as fast.
+//!    a percentage of the bandwidth, which is only correct for payload. On the wire a link is 1500/1448 as fast.
 //! 2. RTTs are 60 ms on LTE and 30 ms on Wi-Fi, queues 100 ms and 50 ms at the mean rate. The paper only states
-//!   that LTE's delay was higher.
+//!    that LTE's delay was higher.
 //! 3. The player is the paper's (section II-B, B = 4 MB of 2^20 bytes), without a high threshold, as in the
-//!   emulated player.
+//!    emulated player.
 //! 4. Energy follows Table I, with the whole tail after the last byte.
 //! 5. The clairvoyant has both links, whatever the policy; its energy is the minimum at the policy's own playback
-//!   time.
+//!    time.
 
 use std::path::PathBuf;
 

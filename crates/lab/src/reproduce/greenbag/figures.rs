@@ -14,14 +14,14 @@
 //!
 //! 1. Figures 9 to 12 compare GreenBag with itself. Only playback matters there, so the policy is GB-P.
 //! 2. In a drop, Wi-Fi has 100 kbit/s. Figure 11 of the paper has no readable scale, and its text mentions hundreds
-//!   of kbit/s in section V-B. With a smaller drop the link recovers before the buffer runs empty.
+//!    of kbit/s in section V-B. With a smaller drop the link recovers before the buffer runs empty.
 //! 3. Figure 12 is run in two forms. As written, the video needs 110 % of the bandwidth. Then every client is
-//!   limited by the links, and nothing that is prefetched is lost. The same paragraph states that "the total
-//!   average bandwidth is still sufficient for streaming the video without interruption", which holds if the
-//!   bandwidth is 110 % of the video's rate. Those are the cases with `spare`: outside its drops Wi-Fi is faster by
-//!   what it loses in them, so that its average stays the same.
+//!    limited by the links, and nothing that is prefetched is lost. The same paragraph states that "the total
+//!    average bandwidth is still sufficient for streaming the video without interruption", which holds if the
+//!    bandwidth is 110 % of the video's rate. Those are the cases with `spare`: outside its drops Wi-Fi is faster
+//!    by what it loses in them, so that its average stays the same.
 //! 4. Only the averages of figure 14's real links are published. They are constant here. An additional case gives
-//!   Mobile the fades that the text describes (5 to 10 s at hundreds of kbit/s).
+//!    Mobile the fades that the text describes (5 to 10 s at hundreds of kbit/s).
 
 use marline_core::playback::MediaProfile;
 use marline_core::units::{Bitrate, DataSize, Duration};

@@ -1,10 +1,10 @@
 //! Runs all cases in real time: many labs in parallel, each result stored as soon as it is available.
 //!
 //! 1. A case takes minutes of real time and hardly any CPU (6 Mbit/s), so many run side by side, each in namespaces
-//!   of its own. Faster videos count as several. Each measurement shows whether it was disturbed: how late its
-//!   emulator was, and how long its proxy waited for a CPU.
+//!    of its own. Faster videos count as several. Each measurement shows whether it was disturbed: how late its
+//!    emulator was, and how long its proxy waited for a CPU.
 //! 2. The order is that of [`ARTEFACT_ORDER`], the most important figures first, so that an interrupted session has
-//!   them. The policies of one case run side by side, so that a disturbance of the machine affects all of them.
+//!    them. The policies of one case run side by side, so that a disturbance of the machine affects all of them.
 //! 3. A case that fails is stored with its problem. A lab that cannot be built ends the run.
 
 use std::fmt;

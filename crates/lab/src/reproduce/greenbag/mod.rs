@@ -3,12 +3,12 @@
 //! result rows (`--json`).
 //!
 //! 1. In real time videos are played through `marline proxy` over kernel TCP and emulated links ([`real`]), many
-//!   cases in parallel ([`measurements`]). Each is stored in `evidence/greenbag/lab.jsonl` as soon as it is
-//!   complete; `--continue` resumes there. The same cases in virtual time are reported beside it.
+//!    cases in parallel ([`measurements`]). Each is stored in `evidence/greenbag/lab.jsonl` as soon as it is
+//!    complete; `--continue` resumes there. The same cases in virtual time are reported beside it.
 //! 2. In virtual time (`--sim`) the state machine of `marline proxy` runs over the simulator's links and TCP model:
-//!   minutes of video in a fraction of a second each, and therefore more repetitions.
+//!    minutes of video in a fraction of a second each, and therefore more repetitions.
 //! 3. `--quick` simulates all artefacts with few repetitions and sizes, and plays a few seconds of video in real
-//!   time. Where the machine does not permit a lab, it reports that and omits that part.
+//!    time. Where the machine does not permit a lab, it reports that and omits that part.
 //! 4. `--runs` sets the number of repetitions of random cases (figure 12, fluctuating links).
 
 mod config;

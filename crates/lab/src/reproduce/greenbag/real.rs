@@ -1,15 +1,15 @@
 //! One case in real time: a lab, `marline proxy` as a process in the client namespace, and the emulated player.
 //!
 //! 1. Everything is what users run: kernel TCP, nginx, the proxy's own start and its probe of the file. The proxy
-//!   learns the video's duration from the container, and the player's state from the player's reports, as with the
-//!   player page.
+//!    learns the video's duration from the container, and the player's state from the player's reports, as with the
+//!    player page.
 //! 2. Links, player and measurement start when the proxy is ready, with the request.
 //! 3. Energy is the proxy's own figure, with the whole tail after the last byte. Beside it is the energy of all
-//!   packets on the links, which includes ready spare connections; the proxy's figure for the played video does
-//!   not.
+//!    packets on the links, which includes ready spare connections; the proxy's figure for the played video does
+//!    not.
 //! 4. A link that a policy must not use is not given to the proxy, but it exists.
 //! 5. A run on a machine that was too busy is marked as unreliable, not discarded. Whether it is unreliable is
-//!   computed from the stored values, so that all measurements of a file are treated alike.
+//!    computed from the stored values, so that all measurements of a file are treated alike.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

@@ -2,9 +2,9 @@
 //!
 //! 1. The paper plots its times and energies without numbers; their rows have a null and a note.
 //! 2. The numbers in its text have rows of their own: the best segment sizes (section V-A2), whether a drop
-//!   interrupts the video (section V-A4), savings (sections V-A5, V-B2), how much longer Wi-Fi alone takes.
+//!    interrupts the video (section V-A4), savings (sections V-A5, V-B2), how much longer Wi-Fi alone takes.
 //! 3. Measured values are means over the repetitions, as the paper's are (section V-A1), with their standard
-//!   deviation.
+//!    deviation.
 
 use super::config::{GreenBagPolicy, PlaybackMetrics};
 use super::figures::{ALL_POLICIES, TRACES};

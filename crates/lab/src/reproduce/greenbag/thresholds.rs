@@ -1,12 +1,12 @@
 //! Thresholds for marline's policy in the cases of GreenBag, and whether they are met.
 //!
 //! 1. Constant links, video rate up to 90 %: playback within 1 s of the clairvoyant, with at most 5 % more than its
-//!   energy, and never more than 0.5 % above GB-P's.
+//!    energy, and never more than 0.5 % above GB-P's.
 //! 2. Constant links, video rate 110 and 120 %: within 2.5 s of the clairvoyant, and less than GB-P.
 //! 3. Fluctuating and recorded links: in no repetition more than 0.3 s after GB-P.
 //! 4. Fluctuating links: mean energy divided by the clairvoyant's at equal playback time, per scenario. A constant
-//!   of `core::stream` was chosen on the first 20 draws, so these thresholds are tested only on the draws that it
-//!   was tuned on.
+//!    of `core::stream` was chosen on the first 20 draws, so these thresholds are tested only on the draws that it
+//!    was tuned on.
 //! 5. Rate drops with 10 % spare bandwidth (figure 12, `spare`): at most 0.3 s after GB-P.
 
 use super::config::{GreenBagPolicy, PlaybackMetrics};
