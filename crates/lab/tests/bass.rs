@@ -61,7 +61,7 @@ fn unknown_artefacts_and_useless_options_are_refused() {
     let home = tempfile::tempdir().unwrap();
     let output = reproduce(&home, &["--sim", "--case", "F7"]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no artefact `F7` of BASS; the artefacts are: F5"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no artefact `F7` of BASS; available: F5"));
     let output = reproduce(&home, &["--sim", "--scale", "0.5"]);
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--scale has no effect on bass: it is for emptcp"));

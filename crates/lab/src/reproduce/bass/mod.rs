@@ -96,10 +96,9 @@ impl Selection {
     fn parse(named: &[String]) -> Result<Self, LabError> {
         let chosen = Self(named.to_vec());
         match chosen.0.iter().find(|name| !ARTEFACTS.contains(&artefact_of(name))) {
-            Some(unknown) => Err(LabError::Spec(format!(
-                "no artefact `{unknown}` of BASS; the artefacts are: {}",
-                ARTEFACTS.join(", ")
-            ))),
+            Some(unknown) => {
+                Err(LabError::Spec(format!("no artefact `{unknown}` of BASS; available: {}", ARTEFACTS.join(", "))))
+            }
             None => Ok(chosen),
         }
     }

@@ -184,10 +184,7 @@ fn selected_figures(named: &[String], effort: Effort, traces: &[PathBuf]) -> Res
     if let Some(unknown) = words.iter().find(|token| all().all(|known| known != artefact(token))) {
         let known: Vec<&str> =
             figures::BASE.into_iter().chain(all()).chain(["F7", "F9", "F12", CLAIRVOYANT]).collect();
-        return Err(LabError::Spec(format!(
-            "no artefact `{unknown}` of eMPTCP; the artefacts are: {}",
-            known.join(", ")
-        )));
+        return Err(LabError::Spec(format!("no artefact `{unknown}` of eMPTCP; available: {}", known.join(", "))));
     }
     let wanted = |name: &&str| words.is_empty() || words.iter().any(|token| artefact(token) == **name);
     let of = |name| if name == TRACES { trace_figures(traces) } else { Ok(figures::figures(name, effort)) };

@@ -235,7 +235,7 @@ fn selected_artefacts(named: &[String]) -> Result<Vec<&'static str>, LabError> {
     if let Some(unknown) = named.iter().find(|name| all().all(|known| known != artefact(name))) {
         let known: Vec<&str> = all().collect();
         return Err(LabError::Spec(format!(
-            "no artefact `{unknown}` of GreenBag; the artefacts are: {}",
+            "no artefact `{unknown}` of GreenBag; available: {}",
             known.join(", ")
         )));
     }
