@@ -112,7 +112,7 @@ fn what_is_written_wrongly_is_said_before_anything_is_made() {
         (&["reproduce", "super", "--case", "F3"], "no artefact `F3` of Super-aggregation"),
         (&["reproduce", "super", "--sim"], "super has no --sim"),
         (&["reproduce", "super", "--sender", "vegas"], "`vegas` is none of cubic, bbr, reno"),
-        (&["reproduce", "bass", "--sender", "reno"], "--sender changes nothing of bass"),
+        (&["reproduce", "bass", "--sender", "reno"], "--sender has no effect on bass"),
     ] {
         let output = lab(words, place.path());
         assert_eq!(output.status.code(), Some(64), "{words:?}: {}", said(&output));
