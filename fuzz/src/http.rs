@@ -240,11 +240,7 @@ pub fn mirror_urls(bytes: &[u8]) {
         assert!(!file.mirrors.is_empty() && file.mirrors.len() <= metalink::MAX_URLS);
         assert!(file.mirrors.iter().all(|mirror| mirror.is_untrusted && is_usable(&mirror.url)));
         let is_unsafe = |part: &str| part.is_empty() || part == "." || part == "..";
-        assert!(
-            !file.name.split('/').any(is_unsafe) && !file.name.contains(char::is_control),
-            "{}",
-            file.name
-        );
+        assert!(!file.name.split('/').any(is_unsafe) && !file.name.contains(char::is_control), "{}", file.name);
         if let Some(pieces) = file.digests.pieces {
             assert!(pieces.digests.iter().all(|digest| digest.len() == pieces.hash.len()));
         }

@@ -80,11 +80,7 @@ fn check_rewrite(segment: &Segment<'_>, decisions: &mut Bytes<'_>) {
     let mut bytes = packet.bytes().to_vec();
     changes.apply(Rewrite::of(&mut bytes).expect("a parsed segment"), segment);
     let after = changes.check(&bytes, segment);
-    assert_eq!(
-        (after.checksum() == Checksum::Valid, after.has_valid_header_checksum()),
-        valid,
-        "{changes:?}"
-    );
+    assert_eq!((after.checksum() == Checksum::Valid, after.has_valid_header_checksum()), valid, "{changes:?}");
 
     // Random inputs almost never have a valid checksum, so the rewrite is repeated with one.
     let mut bytes = packet.bytes().to_vec();
@@ -169,8 +165,7 @@ fn check_built(from: &mut Bytes<'_>) {
         AddrPair::V6(read_ipv6(from), read_ipv6(from))
     };
     let four_tuple = FourTuple { addrs, source_port: from.u16(), destination_port: from.u16() };
-    let flow_label =
-        if matches!(addrs, AddrPair::V6(..)) { read_u32(from) & IpParams::FLOW_LABEL_MAX } else { 0 };
+    let flow_label = if matches!(addrs, AddrPair::V6(..)) { read_u32(from) & IpParams::FLOW_LABEL_MAX } else { 0 };
     let ip_params = IpParams { traffic_class: from.u8(), hop_limit: from.u8(), flow_label };
     let timestamps = (from.u8() > 63).then(|| Timestamps {
         ts_val: TcpTimestamp::new(read_u32(from)),
@@ -198,10 +193,7 @@ fn check_built(from: &mut Bytes<'_>) {
     let echo = IcmpEcho { is_reply: from.u8() > 127, id: from.u16(), sequence: from.u16(), data: payload };
     if let Some(bytes) = echo.emit(&addrs, ip_params) {
         let packet = Packet::parse(&bytes).expect("a packet");
-        assert_eq!(
-            (IcmpEcho::of(packet).map(|echo| echo.data), packet.checksum()),
-            (Ok(payload), Checksum::Valid)
-        );
+        assert_eq!((IcmpEcho::of(packet).map(|echo| echo.data), packet.checksum()), (Ok(payload), Checksum::Valid));
     }
 }
 

@@ -140,8 +140,7 @@ impl Driver {
         let passed = self.pass_deadlines(DEADLINES_WITHOUT_EVENTS);
         if self.is_finished || self.machine.deadline().is_none() {
             // marline's own policy may wait without a deadline only for the reader, or for an unrestricted link.
-            let may_wait =
-                self.config.reader_window.is_some() || !self.links.values().any(is_unrestricted);
+            let may_wait = self.config.reader_window.is_some() || !self.links.values().any(is_unrestricted);
             let is_stuck = !self.is_finished && self.config.policy == Policy::Marline && !may_wait;
             assert!(!is_stuck, "at {} the machine has no deadline and would wait forever", self.now);
             return;
