@@ -142,7 +142,10 @@ fn inputs_of_serialized_formats_parse() {
     for input in inputs("replay") {
         for line in fs::read_to_string(&input).unwrap().lines() {
             let record = serde_json::from_str::<Record<Config, Input, Output>>(line);
-            assert!(record.is_ok(), "{}: {record:?}\n{line}", input.display());
+            // Some inputs contain reversed ranges on purpose; a record with one is rejected.
+            let is_expected =
+                record.as_ref().map_or_else(|e| e.to_string().contains("ends before it starts"), |_| true);
+            assert!(is_expected, "{}: {record:?}\n{line}", input.display());
         }
     }
     for input in inputs("scenarios") {
