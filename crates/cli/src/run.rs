@@ -49,7 +49,7 @@ pub(crate) fn run(args: RunArgs) -> Result<(), CliError> {
     match run::start(&RunOptions { congestion: args.congestion.clone() }) {
         Ok(StartOutcome::AlreadyActive) if args.congestion.is_some() => {
             return Err(CliError::failed(
-                "--cc: an outer `marline run` already controls these sockets; set the option there",
+                "--congestion: an outer `marline run` already controls these sockets; set the option there",
             ));
         }
         Ok(started) => tracing::debug!(?started, program = %program.display(), "run"),

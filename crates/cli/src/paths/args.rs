@@ -148,7 +148,7 @@ pub struct RestoreArgs {
 /// `marline paths run`.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// Goal: energy, throughput, latency or metered [default: energy].
+    /// Goal: speed, latency, energy or cost [default: energy].
     #[arg(long, value_name = "GOAL")]
     pub(super) goal: Option<Goal>,
     /// Assume that programs on this host keep their send buffers short, as `marline edge` does.
