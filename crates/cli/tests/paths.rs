@@ -104,7 +104,7 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
     )
     .unwrap();
     std::fs::write(place.0.path().join("m.toml"), "[paths]\nprofil = 'energy'\n").unwrap();
-    let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nport = [80, '8000-8999']\n";
+    let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nports = [80, '8000-8999']\n";
     std::fs::write(place.0.path().join("group.toml"), group).unwrap();
     let table: &[(&[&str], &str)] = &[
         (&["--goal", "fast"], "unknown goal `fast`; use speed, latency, energy or cost"),
