@@ -34,8 +34,8 @@ Examples:
   marline fleet ca list --json | jq -r '.[] | select(.state == \"valid\") | .identity'
 
 The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. Its ca.key is the
-secret of the whole fleet: keep a backup where nobody else has access. docs/fleet.md describes all
-files.
+secret of the whole fleet: keep a backup where nobody else has access.
+docs/fleet-reference.md describes all files.
 
 Exit codes: 0 success, 1 failure, 64 wrong usage, 77 not permitted.";
 
