@@ -27,7 +27,7 @@ struct LinkRow {
     /// Whether `marline get` would use the link now.
     used: bool,
     /// Why the link is not used, or the condition under which it is; may be empty.
-    reason: String,
+    explanation: String,
     /// Most bytes that one run may use, from the configuration.
     budget_bytes: Option<u64>,
     /// Rate limit from the configuration, in 10^6 bit/s.
@@ -65,7 +65,7 @@ fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<Li
     let mut rows = Vec::new();
     for (interface, profile) in selected {
         rows.push(LinkRow {
-            reason: if profile.metered {
+            explanation: if profile.metered {
                 "metered: only when all others have failed".into()
             } else {
                 String::new()
@@ -81,14 +81,14 @@ fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<Li
         if selected.iter().any(|(selected_interface, _)| selected_interface.index == interface.index) {
             continue;
         }
-        let reason = match &interface.usability {
+        let explanation = match &interface.usability {
             Usability::Usable => "it is the VPN that --bypass-vpn bypasses".into(),
             Usability::Unused(reason) => reason.to_string(),
         };
         rows.push(LinkRow {
             interface: interface.clone(),
             used: false,
-            reason,
+            explanation,
             budget_bytes: None,
             rate_limit_mbps: None,
         });
@@ -107,9 +107,9 @@ fn table(rows: &[LinkRow]) -> String {
             None => "-",
         };
         let address = interface.addresses.first().map_or_else(|| "-".into(), ToString::to_string);
-        let usage = match (row.used, row.reason.as_str()) {
+        let usage = match (row.used, row.explanation.as_str()) {
             (true, "") => "yes".into(),
-            (true, reason) => format!("yes, {reason}"),
+            (true, condition) => format!("yes, {condition}"),
             (false, reason) => format!("no: {reason}"),
         };
         cells.push([
@@ -183,6 +183,8 @@ mod tests {
         assert_eq!(json[0]["used"], true);
         assert_eq!(json[0]["budget_bytes"], 2_000_000_000_u64);
         assert_eq!(json[1]["verdict"], "unused");
-        assert_eq!(json[1]["limit_mbps"], serde_json::Value::Null);
+        assert_eq!(json[1]["reason"], "bridge");
+        assert_eq!(json[1]["explanation"], "it is a bridge to containers or virtual machines");
+        assert_eq!(json[1]["rate_limit_mbps"], serde_json::Value::Null);
     }
 }

@@ -190,8 +190,9 @@ fn links_show_the_loopback_and_why_it_is_not_used() {
     let links: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let lo = links.as_array().unwrap().iter().find(|link| link["name"] == "lo").unwrap();
     assert_eq!((&lo["used"], &lo["verdict"]), (&false.into(), &"unused".into()));
-    assert_eq!(lo["why"], "it is the loopback interface");
-    for key in ["index", "kind", "addresses", "v4", "v6", "metered", "budget_bytes", "limit_mbps"] {
+    assert_eq!(lo["explanation"], "it is the loopback interface");
+    for key in ["index", "kind", "addresses", "route_v4", "route_v6", "metered", "budget_bytes", "rate_limit_mbps"]
+    {
         assert!(lo.get(key).is_some(), "{key}");
     }
     let text = String::from_utf8(program.run(&["links"]).stdout).unwrap();

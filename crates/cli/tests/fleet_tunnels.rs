@@ -96,7 +96,7 @@ fn status_counts_what_relays_and_links_brought_as_well_as_what_they_took() {
         (&now["relays"][0]["sent_bytes"], &now["relays"][0]["received_bytes"]),
         (&1.into(), &6_000_000.into())
     );
-    assert_eq!(now["steering"], serde_json::json!({"active": false, "why": "--no-paths"}));
+    assert_eq!(now["steering"], serde_json::json!({"active": false, "reason": "--no-paths"}));
     for link in now["links"].as_array().unwrap() {
         assert!(
             link["received_bytes"].is_u64() && link["sent_bytes"].is_u64() && link["down_bps"].is_u64(),
@@ -286,8 +286,12 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         ("edge --certificate e1.pem", 64, "--relay"),
         ("edge --relay 127.0.0.1", 64, "--certificate"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --fleet ftp://x", 64, "--fleet: ftp://x"),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --goal energy --goal latency", 64, "cannot be used with"),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --goal cost", 64, "latency, energy or metered-bytes"),
+        (
+            "edge --relay 127.0.0.1 --certificate e1.pem --goal energy --goal latency",
+            64,
+            "cannot be used multiple times",
+        ),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --goal speed", 64, "speed, latency, energy or cost"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --origin a:80", 64, "--fleet"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --revoked none.pem", 64, "none.pem: no such file"),
         (
@@ -299,7 +303,7 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         (
             "edge --relay 127.0.0.1 --certificate e1.pem --fleet-ca none.pem",
             64,
-            "certificate of the authority with --ca",
+            "certificate of the authority with --fleet-ca",
         ),
         ("edge status --run-dir .", 1, "no marline edge daemon runs in this network namespace"),
     ] {

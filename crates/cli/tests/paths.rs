@@ -542,7 +542,7 @@ state >after; diff before after
 #[test]
 fn a_run_that_starts_before_its_links_waits_for_them() {
     let place = Place::new();
-    std::fs::write(place.0.path().join("named.toml"), "[paths]\nlater = ['eth0', 'eth1']\n").unwrap();
+    std::fs::write(place.0.path().join("named.toml"), "[paths]\noptional-links = ['eth0', 'eth1']\n").unwrap();
     let script = r#"
 both() { paths status --run-dir "$RUN" --json | tr -d ' \n' | grep -o '"up":true' | wc -l; }
 led() { ip rule | grep -c "from 10.1.0.2 lookup 731" || true; }
@@ -771,9 +771,9 @@ code=0; paths doctor --run-dir "$RUN" --json >said || code=$?; echo "$code"; cat
     let Some(lines) = place.in_a_network(script) else { return };
     assert_eq!(lines[..2], ["fit 0", "1"], "{lines:#?}");
     let report: serde_json::Value = serde_json::from_str(&lines[2..].join("\n")).unwrap();
-    assert_eq!(report["fit"], false);
+    assert_eq!(report["ok"], false);
     let findings = report["findings"].as_array().unwrap();
     let wrong: Vec<&str> =
-        findings.iter().filter(|f| f["state"] == "blocks").map(|f| f["name"].as_str().unwrap()).collect();
+        findings.iter().filter(|f| f["severity"] == "blocks").map(|f| f["name"].as_str().unwrap()).collect();
     assert_eq!(wrong, ["MPTCP"], "{report}");
 }

@@ -1,14 +1,15 @@
-//! The command lines of the downloading programs that are compared.
+//! Command lines of the download programs that the lab compares.
 //!
 //! | client | command |
 //! |---|---|
-//! | ours | `marline get --link L … --policy P --json -q -o FILE URL`: [`crate::program`], as a child |
+//! | marline | `marline get --link L … --policy P --json -q -o FILE URL`: [`crate::program`], as a child process |
 //! | aria2 | `aria2c --multiple-interface=L,… -sN -xN -k1M …`: its stock `-k20M` is far worse on unequal links |
 //! | curl | `curl --interface L`: one link |
 //!
-//! 1. Nobody reads a configuration of the user's: a comparison must not depend on whose home it runs in.
-//! 2. Everybody writes one file into memory, quietly, and checks TLS with the lab's authority.
-//! 3. Peers are given what is best for them: curl the best link, aria2 all links by name.
+//! 1. No program reads the user's configuration: a comparison must not depend on the home directory it runs in.
+//! 2. Every program writes one file into memory, without output, and verifies TLS with the lab's certificate
+//!    authority.
+//! 3. Each program gets the options that suit it best: curl the best link, aria2 all links by name.
 
 use std::path::Path;
 
@@ -18,29 +19,29 @@ use marline_sim::spec::LinkSpec;
 use crate::run::Output;
 use crate::{LabError, Task};
 
-/// One download to be done.
+/// One download and the program that does it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientCommand<'a> {
-    /// Who does it.
+    /// The program, with its policy or number of connections.
     pub(crate) client: &'a Client,
-    /// The lab's links, in their order.
+    /// All links of the lab, in their order.
     pub(crate) links: &'a [LinkSpec],
-    /// The link that alone is best.
+    /// The link that is best when used alone; curl gets it unless it names a link itself.
     pub(crate) best_link: &'a str,
-    /// Over TLS.
+    /// Whether the download uses HTTPS.
     pub(crate) uses_tls: bool,
-    /// Where the file goes: a directory of its own, in memory.
+    /// Directory that receives the file; used by this download only, in memory.
     pub(crate) directory: &'a Path,
-    /// marline's executable.
+    /// Path of marline's executable.
     pub(crate) program: &'a Path,
-    /// Whether our own client shows its progress instead of reporting in JSON.
+    /// Whether marline shows its progress instead of reporting in JSON.
     pub(crate) shows_progress: bool,
 }
 
-/// The name of the file in the order's directory.
+/// Name of the downloaded file in [`ClientCommand::directory`].
 pub(crate) const OUTPUT_FILE: &str = "out";
 
-/// The links that the client is given.
+/// Names of the links that the client may use.
 pub(crate) fn links_of<'a>(command: &ClientCommand<'a>) -> Vec<&'a str> {
     match command.client {
         Client::Curl { only_link: only } => vec![
@@ -58,7 +59,7 @@ pub(crate) fn links_of<'a>(command: &ClientCommand<'a>) -> Vec<&'a str> {
     }
 }
 
-/// The command.
+/// Builds the task that runs the client.
 pub(crate) fn client_task(command: &ClientCommand<'_>) -> Task {
     let url = if command.uses_tls { "{urls}" } else { "{url}" };
     let file = command.directory.join(OUTPUT_FILE).to_string_lossy().into_owned();
@@ -97,7 +98,8 @@ pub(crate) fn client_task(command: &ClientCommand<'_>) -> Task {
         }
     };
     args.push(url.to_string());
-    // A directory without configuration files; what programs keep of their own state is among the results.
+    // A directory that does not exist, hence without configuration files. State that programs save (XDG_STATE_HOME)
+    // goes to the download directory.
     let nowhere = command.directory.join("no-configuration");
     let output = if command.shows_progress { Output::Inherit } else { Output::Capture };
     task.args(args)
@@ -107,7 +109,7 @@ pub(crate) fn client_task(command: &ClientCommand<'_>) -> Task {
         .output(output)
 }
 
-/// Refuses a scenario early whose programs are not installed.
+/// Fails before a scenario starts if one of its programs is not installed.
 pub(crate) fn check_installed<'a>(clients: impl IntoIterator<Item = &'a Client>) -> Result<(), LabError> {
     for client in clients {
         let (program, package) = match client {
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_client_is_told_its_links() {
+    fn each_client_is_started_with_its_links() {
         let measured = words("marline", false);
         assert!(
             measured.starts_with("/bin/marline get ")
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_checked_with_the_labs_authority() {
+    fn each_client_verifies_tls_with_the_labs_certificate_authority() {
         for client in ["marline", "aria2-s2", "curl"] {
             let words = words(client, true);
             assert!(words.contains("{ca}") && words.ends_with("{urls}"), "{words}");

@@ -1,4 +1,4 @@
-//! What this machine can do for a lab, and why not: each answer is tried, not guessed.
+//! Checks what this machine can do for a lab, and why not. Each capability is tried, not derived from settings.
 
 use std::fs;
 use std::io::Read;
@@ -16,20 +16,21 @@ use serde_json::{Value, json};
 use crate::server::find_program;
 use crate::{Congestion, Lab, LabSpec, Privileges, acquire_privileges};
 
-/// One thing that was tried.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// Name of the check.
     pub name: &'static str,
-    /// Whether it works.
+    /// Whether the check succeeded.
     pub is_ok: bool,
-    /// Whether a lab cannot do without it.
+    /// Whether a lab cannot run without it.
     pub is_required: bool,
-    /// What was found, or why not and what to do.
+    /// What was found; on failure the reason and the remedy.
     pub message: String,
 }
 
-/// All that was tried. Call it in a process with one thread: it takes the way that a lab takes.
+/// Runs all checks. Call it in a process with one thread: it acquires privileges and builds labs as a real run
+/// does.
 pub fn check_machine() -> Vec<Finding> {
     let mut findings = vec![check_privileges(), check_tun(), check_lab()];
     if can_run(&findings) {
@@ -45,7 +46,7 @@ pub fn check_machine() -> Vec<Finding> {
     findings
 }
 
-/// Whether a lab can run here.
+/// Whether all required checks succeeded.
 pub fn can_run(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.is_ok || !finding.is_required)
 }
@@ -112,7 +113,7 @@ fn check_congestion(algorithm: Congestion) -> Finding {
         }
         Err(error) => Err(error.to_string()),
     };
-    // Without it one can still measure, with what the kernel has; the result says so.
+    // Not required: measurements are possible with another algorithm, and the result names it.
     new_finding(algorithm.name(), false, result)
 }
 
@@ -124,7 +125,7 @@ fn check_real_time() -> Finding {
     new_finding("real-time", false, result)
 }
 
-/// How late a timer wakes a sleeping thread here: no lab is more precise than that.
+/// Measures how late a timer wakes a sleeping thread; no lab on this machine is more precise.
 fn check_timer() -> Finding {
     let measure = || -> std::io::Result<Vec<Duration>> {
         let timer = Timer::new()?;
@@ -152,7 +153,7 @@ fn check_timer() -> Finding {
                 Err(format!("{text}: this machine is busy"))
             }
         }
-        _ => Err("the trial failed".to_string()),
+        _ => Err("the timer could not be tested".to_string()),
     };
     new_finding("timer", false, result)
 }
@@ -165,7 +166,7 @@ fn check_program(name: &'static str, version: &str, package: &str, purpose: &str
     new_finding(name, false, result)
 }
 
-/// The program that is measured.
+/// Finds the `marline` program that is measured.
 fn marline() -> Finding {
     let found = crate::program::marline().map(|path| {
         let version = first_line(Command::new(&path).arg("--version")).unwrap_or_else(|| "no version".into());
@@ -174,7 +175,7 @@ fn marline() -> Finding {
     new_finding("marline", false, found.map_err(|error| error.to_string()))
 }
 
-/// The first line that a program prints.
+/// The first line that a program prints, on standard output or else on standard error.
 fn first_line(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     let mut text = String::new();
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_required_keeps_a_lab_from_running() {
+    fn only_a_failed_required_check_prevents_a_lab() {
         let works = new_finding("a", true, Ok(String::new()));
         let lacks = new_finding("b", false, Err(String::new()));
         assert!(can_run(&[works.clone(), lacks.clone()]));

@@ -1,4 +1,5 @@
-//! The lab: two ends, the links between them, a server, and commands that run as if these links were the machine's.
+//! The lab: client and server namespaces, the links between them, a server, and commands that run as if these links
+//! were the machine's own.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -17,10 +18,10 @@ use crate::run::RunningProcess;
 use crate::server::{LabServer, remove_stale_dirs};
 use crate::{CommandRun, CongestionReport, LabError, LabSpec, Task, acquire_privileges, wan_topology};
 
-/// A running lab. Dropping it ends everything in it; so does the end of this process, however it comes.
+/// A running lab. Dropping it ends every process in it; so does the end of this process, however it ends.
 #[derive(Debug)]
 pub struct Lab {
-    // Declared in the order in which they are dropped: the room waits for the others' children.
+    // Fields are dropped in this order: the PID namespace comes after the owners of processes in it.
     server: Option<LabServer>,
     emulator: Emulator,
     pid_namespace: PidNamespace,
@@ -30,11 +31,11 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Builds it: namespaces, links, emulator, server. Takes some tens of milliseconds. Nothing passes the links
-    /// before the first command.
+    /// Builds the lab: namespaces, links, emulator, server. Takes some tens of milliseconds. No packet passes the
+    /// links before the first command.
     ///
     /// # Errors
-    /// When the description makes no sense, the machine does not permit it, a program is missing or the server fails.
+    /// When the description is invalid, the machine does not permit labs, a program is missing or the server fails.
     pub fn start(spec: &LabSpec) -> Result<Self, LabError> {
         spec.validate()?;
         remove_stale_dirs();
@@ -70,10 +71,10 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Runs a command at the client's end and waits for it. Links, traces, events and counters start with it.
+    /// Runs a command in the client namespace and waits for it. Links, traces, events and counters start with it.
     ///
     /// # Errors
-    /// When it cannot be started, or the emulator is gone. A command that fails is a result, not an error.
+    /// When it cannot be started, or the emulator has ended. A command that fails is a result, not an error.
     pub fn run(&self, task: &Task) -> Result<CommandRun, LabError> {
         let mut command = task.command(&self.placeholders());
         for (name, value) in self.placeholders() {
@@ -83,7 +84,7 @@ impl Lab {
         let dropped_before = self.kernel_drops()?;
         let memory = PeakRss::start();
         let started = self.namespaces.client.run(|| {
-            // Programs that look under /sys shall see these links. Where it is refused they see the machine's.
+            // Programs that read /sys should see these links. Where mounting is refused they see the machine's own.
             let _ = namespace::unshare_mounts().and_then(|()| namespace::mount_sysfs());
             self.pid_namespace.enter()?;
             let start_time = clock::now();
@@ -109,10 +110,10 @@ impl Lab {
         })
     }
 
-    /// Starts a command at the client's end, in the lab's room, which ends with the lab.
+    /// Starts a command in the client namespace, in the lab's PID namespace, so that it ends with the lab.
     ///
     /// # Errors
-    /// Those of starting a program.
+    /// The program cannot be started.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         self.namespaces.client.run(|| {
             let _ = namespace::unshare_mounts().and_then(|()| namespace::mount_sysfs());
@@ -121,18 +122,18 @@ impl Lab {
         })
     }
 
-    /// Starts a command at the server's end, in the lab's room.
+    /// Starts a command in the server namespace, in the lab's PID namespace.
     ///
     /// # Errors
-    /// Those of starting a program.
+    /// The program cannot be started.
     pub(crate) fn spawn_at_server(&self, command: &mut Command) -> io::Result<Child> {
         self.spawn_in(&self.namespaces.server, command)
     }
 
-    /// Starts a command in another network, in the lab's room.
+    /// Starts a command in another network namespace, in the lab's PID namespace.
     ///
     /// # Errors
-    /// Those of starting a program.
+    /// The program cannot be started.
     pub(crate) fn spawn_in(&self, network: &NetNs, command: &mut Command) -> io::Result<Child> {
         network.run(|| {
             self.pid_namespace.enter()?;
@@ -140,26 +141,28 @@ impl Lab {
         })
     }
 
-    /// Runs a command at the server's end and gives its output: to look at the sender's sockets (`ss -tin`).
+    /// Runs a command in the server namespace and returns its output, for example `ss -tin` for the sender's
+    /// sockets.
     ///
     /// # Errors
-    /// Those of starting a program.
+    /// The program cannot be started.
     pub fn output_at_server(&self, command: &mut Command) -> io::Result<std::process::Output> {
         self.namespaces.server.run(|| command.output())
     }
 
-    /// Runs `work` on a thread at the client's end: its sockets are there, its children are not in the room.
+    /// Runs `work` on a thread in the client namespace. Sockets it opens belong there; processes it starts are not
+    /// in the lab's PID namespace.
     ///
     /// # Errors
-    /// Those of entering, and those of `work`.
+    /// When the namespace cannot be entered, and the errors of `work`.
     pub(crate) fn run_at_client<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.namespaces.client.run(work)
     }
 
-    /// As [`Self::spawn`], at a place behind the server's end ([`crate::wan_topology`]).
+    /// Like [`Self::spawn`], at a site behind the server ([`crate::wan_topology`]).
     ///
     /// # Errors
-    /// There is no such place, and those of starting a program.
+    /// When the site does not exist or the program cannot be started.
     pub(crate) fn spawn_at_site(&self, site: usize, command: &mut Command) -> io::Result<Child> {
         self.site_namespace(site)?.run(|| {
             self.pid_namespace.enter()?;
@@ -167,10 +170,10 @@ impl Lab {
         })
     }
 
-    /// As [`Self::inside`], at such a place.
+    /// Like [`Self::run_at_client`], at a site behind the server.
     ///
     /// # Errors
-    /// There is no such place, those of entering, and those of `work`.
+    /// When the site does not exist or cannot be entered, and the errors of `work`.
     pub(crate) fn run_at_site<T: Send>(
         &self,
         site: usize,
@@ -180,59 +183,61 @@ impl Lab {
     }
 
     fn site_namespace(&self, site: usize) -> io::Result<&NetNs> {
-        self.namespaces.site(site).ok_or_else(|| io::Error::other(format!("there is no place {site}")))
+        self.namespaces.site(site).ok_or_else(|| io::Error::other(format!("there is no site {site}")))
     }
 
-    /// The same at the server's end.
+    /// Like [`Self::run_at_client`], in the server namespace.
     ///
     /// # Errors
-    /// Those of entering, and those of `work`.
+    /// When the namespace cannot be entered, and the errors of `work`.
     pub(crate) fn run_at_server<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.namespaces.server.run(work)
     }
 
-    /// Links, traces, events and counters start now.
+    /// Starts links, traces, events and counters now, without a command.
     pub(crate) fn start_links(&self) -> Result<(), LabError> {
         self.emulator.start_run(clock::now())
     }
 
-    /// What the links did since they began.
+    /// Counters of the links since their start.
     pub(crate) fn emulation_report(&self) -> Result<EmulationReport, LabError> {
-        // Nothing was lost before, for nothing ran.
+        // Links carry nothing before they start, so there are no earlier drops to subtract.
         self.with_kernel_drops(self.emulator.report()?, &[])
     }
 
-    /// Changes a link now, from any thread, as when a user walks out of reach.
+    /// Applies a change to a link at once, from any thread, for example when a user walks out of reach.
     ///
     /// # Errors
-    /// There is no link of this name, or the emulator is gone.
+    /// When there is no link of this name, or the emulator has ended.
     pub fn change_link(&self, link: &str, change: LinkEventKind) -> Result<(), LabError> {
         self.emulator.change(self.link_index(link)?, change)
     }
 
-    /// Loses the next so many packets of the client that ask for another priority of a subflow over this link (MP_PRIO).
+    /// Drops the next `count` packets of the client that carry an MP_PRIO option (change of a subflow's priority)
+    /// over this link.
     ///
     /// # Errors
-    /// There is no link of this name, or the emulator is gone.
+    /// When there is no link of this name, or the emulator has ended.
     pub fn lose_mp_prio(&self, link: &str, count: u32) -> Result<(), LabError> {
         self.emulator.lose_mp_prio(self.link_index(link)?, count)
     }
 
-    /// Takes the client's device of this link down or up, as when a cable is pulled: unlike a [`Change`] the client's
-    /// kernel hears of it.
+    /// Takes the client's device of this link down or up, like unplugging a cable. Unlike a [`LinkEventKind`], the
+    /// client's kernel notices the change.
     ///
     /// # Errors
-    /// There is no link of this name, or the kernel refuses.
+    /// When there is no link of this name, or the kernel refuses.
     pub fn set_device_up(&self, link: &str, up: bool) -> Result<(), LabError> {
         let (index, congestion) = (self.link_index(link)?, self.namespaces.congestion.requested);
         let change = || Ok(network::set_device(index, link, up, congestion));
         self.namespaces.client.run(change).map_err(LabError::at_step(format!("device {link}")))?
     }
 
-    /// Gives the server's end one more address, or takes it away: then whoever has it has vanished without a word.
+    /// Adds one more address to the server, or removes it. Removing it makes the host with this address vanish
+    /// without closing its connections.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// When the kernel refuses.
     pub(crate) fn set_address(&self, address: Ipv4Addr, is_present: bool) -> Result<(), LabError> {
         let change = || network::set_address(address, is_present);
         self.namespaces.server.run(change).map_err(LabError::at_step(format!("address {address}")))
@@ -243,27 +248,27 @@ impl Lab {
         index.ok_or_else(|| LabError::Spec(format!("there is no link `{link}`")))
     }
 
-    /// Which congestion control connections have.
+    /// Which congestion control the connections really use.
     pub fn congestion(&self) -> &CongestionReport {
         &self.namespaces.congestion
     }
 
-    /// How long the building took.
+    /// How long building the lab took.
     pub fn build_time(&self) -> Duration {
         self.build_time
     }
 
-    /// The addresses of what is served: over HTTP, and over HTTPS; none without a server.
+    /// URLs of what is served, over HTTP and over HTTPS; `None` without a server.
     pub fn urls(&self) -> Option<(String, String)> {
         self.server.as_ref().map(|server| (server.url(), server.secure_url()))
     }
 
-    /// The file of the certificate authority that vouches for what is served.
+    /// Certificate file of the authority that signed the server's certificate.
     pub(crate) fn ca_file(&self) -> Option<std::path::PathBuf> {
         self.server.as_ref()?.ca_file().map(std::path::Path::to_path_buf)
     }
 
-    /// What stands in a command for what.
+    /// Placeholders in commands and their values.
     fn placeholders(&self) -> Vec<(&'static str, String)> {
         let Some(server) = &self.server else { return Vec::new() };
         let mut placeholders = vec![("{url}", server.url()), ("{urls}", server.secure_url())];
@@ -271,6 +276,8 @@ impl Lab {
         placeholders
     }
 
+    /// Fills in how many packets the kernel dropped since `before`, which holds one count per link (missing ones
+    /// count as 0).
     fn with_kernel_drops(
         &self,
         mut emulation: EmulationReport,
@@ -284,7 +291,8 @@ impl Lab {
         Ok(emulation)
     }
 
-    /// Packets that the kernel dropped so far before the emulator saw them, link by link, both ends.
+    /// Packets that the kernel dropped so far before they reached the emulator, per link, summed over all
+    /// namespaces.
     fn kernel_drops(&self) -> Result<Vec<u64>, LabError> {
         let mut sums = vec![0; self.links.len()];
         let ends = [&self.namespaces.client, &self.namespaces.server];

@@ -1,14 +1,13 @@
-//! A LAN behind the lab's client: a network of its own, whose way out is the client.
-//!
-//! In: a lab. Out: a place for programs that know nothing of it.
+//! A LAN behind the lab's client: a network namespace of its own whose default gateway is the client. It is for
+//! programs that do not know marline.
 //!
 //! | | address |
 //! |---|---|
-//! | the client's end, [`DEVICE`] | `192.168.77.1/24` |
-//! | the LAN's end | `192.168.77.2/24`, its default route by way of the other one |
+//! | the client's end of the device [`LAN_DEVICE`] | `192.168.77.1/24` |
+//! | the LAN host | `192.168.77.2/24`, default route through the client |
 //!
-//! The client has no address of the LAN unless there is one, and the links' other ends know none of it: what the client does
-//! not carry itself comes back from nowhere.
+//! The other ends of the links have no route to the LAN's subnet. So replies reach the LAN only for traffic that
+//! the client itself carries (proxies, tunnels or translates).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,21 +20,21 @@ use marline_sys::netlink::RouteSocket;
 use crate::veth::veth_request;
 use crate::{Lab, LabError};
 
-/// The device of both ends.
+/// Name of the veth device, in the client namespace and in the LAN's.
 pub(crate) const LAN_DEVICE: &str = "lan0";
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
 const SUBNET: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 0);
 const PREFIX_LEN: u8 = 24;
 
-/// See the [module](self).
+/// The LAN; see the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct LabLan {
     pub(crate) namespace: NetNs,
 }
 
 impl LabLan {
-    /// Builds it.
+    /// Creates the namespace and the veth pair, and configures both ends.
     pub(crate) fn build(lab: &Lab) -> Result<Self, LabError> {
         let step = || LabError::at_step("a LAN behind the client");
         let network = NetNs::new().map_err(step())?;
@@ -50,7 +49,7 @@ impl LabLan {
     }
 }
 
-/// One end, on a thread in its namespace; `way`: its way out.
+/// Configures one end, on a thread in its namespace; `gateway` is its default gateway.
 fn configure_end(address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> io::Result<()> {
     let socket = RouteSocket::open()?;
     let send = |request: Request| socket.request(&request.finish(1)).map(drop);

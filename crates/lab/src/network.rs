@@ -1,17 +1,20 @@
-//! Two network namespaces joined by TUN pairs, configured over netlink.
+//! Client and server network namespaces, joined by TUN pairs and configured over netlink.
 //!
 //! | | client | server |
 //! |---|---|---|
 //! | link i (from 0) | `10.(i+1).0.2/24`, `fd00:0:0:i+1::2/64` | `10.(i+1).0.1/24`, `fd00:0:0:i+1::1/64` |
-//! | loopback | | `10.99.0.1`, `fd99::1`: where servers are reached over every link |
-//! | routes | a default route per link by way of its other end, metric 100 + i; the same alone in table 1000 + i | the link's network |
-//! | rules | from the link's address by table 1000 + i | |
+//! | loopback | | `10.99.0.1`, `fd99::1`: server addresses, reached over every link |
+//! | routes | a default route per link through its server end, metric 100 + i; the same route alone in table 1000 + i | the link's network |
+//! | rules | packets from the link's address use table 1000 + i | |
 //!
-//! 1. A client chooses its link by binding its socket to the device, or to the device's address; else it gets link 0.
-//! 2. Every route names the congestion control (`congctl`): a route may ask for one that the namespace's sysctl may
-//!    not (`tcp_allowed_congestion_control`), and it holds for connections in both directions.
-//! 3. Reverse-path filtering is off before the first device exists: the kernel takes the larger of all and device.
-//! 4. No `ip` command: a stranger's machine may have none, and a process per setting would cost more than the lab.
+//! 1. A client chooses its link by binding its socket to the device or to the device's address; otherwise it gets
+//!    link 0.
+//! 2. Every route names the congestion control (`congctl`). A route may select one that sockets of the namespace
+//!    may not (sysctl `tcp_allowed_congestion_control`), and it applies to connections in both directions.
+//! 3. Reverse-path filtering is turned off before the first device exists: the kernel uses the larger of the values
+//!    for `all` and for the device.
+//! 4. The `ip` command is not used: the machine may not have it, and one process per setting would take longer than
+//!    the rest of the lab.
 
 use std::fs;
 use std::io;
@@ -26,14 +29,15 @@ use socket2::{Domain, Socket, Type};
 
 use crate::{Congestion, LabError, ServerTcp};
 
-/// Where servers are reached.
+/// The server's IPv4 address.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
-/// The same in IPv6.
+/// The server's IPv6 address.
 pub(crate) const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1);
-/// Packets that may wait in a TUN for the emulator. Fewer are lost under load (measured: 1000 lose some at full speed).
+/// Transmit queue of a TUN device, in packets that wait for the emulator. With 1000 some are lost at full speed
+/// (measured).
 const TUN_QUEUE: u32 = 5000;
 
-/// Which end of a link.
+/// One end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EndRole {
     Client,
@@ -41,7 +45,7 @@ pub(crate) enum EndRole {
 }
 
 impl EndRole {
-    /// This end's addresses on link number `at`.
+    /// Addresses of this end on link number `at` (from 0).
     fn addresses(self, at: usize) -> (Ipv4Addr, Ipv6Addr) {
         let link = u8::try_from(at + 1).unwrap_or(u8::MAX);
         let host = if self == Self::Client { 2 } else { 1 };
@@ -49,36 +53,36 @@ impl EndRole {
     }
 }
 
-/// Which congestion control connections really get.
+/// Which congestion control the connections really use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CongestionReport {
-    /// Asked for.
+    /// The requested algorithm.
     pub requested: Congestion,
-    /// What a new connection of the client has.
+    /// Algorithm of a new connection from the client.
     pub client: String,
-    /// What a new connection of the server has.
+    /// Algorithm of a new connection from the server.
     pub server: String,
 }
 
 impl CongestionReport {
-    /// Whether the kernel did what was asked.
+    /// Whether both ends use the requested algorithm.
     pub fn is_granted(&self) -> bool {
         self.client == self.requested.name() && self.server == self.requested.name()
     }
 }
 
-/// Both ends, configured.
+/// All network namespaces of a lab, configured.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     pub(crate) client: NetNs,
     pub(crate) server: NetNs,
-    /// From place 1 on ([`crate::wan_topology`]).
+    /// Site n is at index n - 1; site 0 is the server ([`crate::wan_topology`]).
     pub(crate) sites: Vec<NetNs>,
     pub(crate) congestion: CongestionReport,
 }
 
 impl Namespaces {
-    /// The network of a place ([`crate::wan_topology`]); none: there is no such place.
+    /// The network of a site ([`crate::wan_topology`]); `None` if there is no such site.
     pub(crate) fn site(&self, site: usize) -> Option<&NetNs> {
         match site.checked_sub(1) {
             None => Some(&self.server),
@@ -87,14 +91,14 @@ impl Namespaces {
     }
 }
 
-/// The two ends of one link, for the emulator.
+/// The two TUN devices of one link, for the emulator.
 #[derive(Debug)]
 pub(crate) struct TunPair {
     pub(crate) client: Tun,
     pub(crate) server: Tun,
 }
 
-/// Builds both ends.
+/// Builds and configures client and server.
 pub(crate) fn build(
     links: &[LinkSpec],
     requested: Congestion,
@@ -119,15 +123,17 @@ pub(crate) fn build(
     Ok((Namespaces { client, server, sites: Vec::new(), congestion }, pairs))
 }
 
-/// Packets that each link's TUN has dropped so far because the emulator was late, in the order of `links`.
+/// Packets that the TUN device of each link has dropped so far because the emulator was late, in the order of
+/// `links`.
 pub(crate) fn tun_drops(network: &NetNs, links: &[LinkSpec]) -> io::Result<Vec<u64>> {
     let all = network.run(|| all_links(&RouteSocket::open()?))?;
     let dropped = |link: &LinkSpec| all.iter().find(|l| l.name == link.name).map_or(0, |l| l.tx_dropped);
     Ok(links.iter().map(dropped).collect())
 }
 
-/// Takes the client's device of link number `at` down or up, on a thread in its namespace. The kernel forgets the routes
-/// over a device that goes down; who brings it up again (DHCP, elsewhere) brings them back.
+/// Takes the client's device of a link down or up; must run on a thread in its namespace. The kernel deletes the
+/// routes over a device that goes down, so this function installs them again when the device comes up, as DHCP
+/// would elsewhere.
 pub(crate) fn set_device(link_number: usize, name: &str, up: bool, congestion: Congestion) -> Result<(), LabError> {
     let step = format!("device {name}");
     let socket = RouteSocket::open().map_err(LabError::at_step(&step))?;
@@ -138,18 +144,18 @@ pub(crate) fn set_device(link_number: usize, name: &str, up: bool, congestion: C
     if up {
         let (v4, v6) = end.side.addresses(link_number);
         end.routes(&step, link_number, index, v4.into(), 24)?;
-        // IPv6's address went with the routes.
+        // The kernel removed the IPv6 address together with the routes.
         let _ = end.address_and_routes(&step, link_number, index, v6.into(), 64);
     }
     Ok(())
 }
 
-/// Makes a link's device in this thread's namespace.
+/// Creates a link's device in the namespace of this thread.
 pub(crate) fn create_tun(link: &LinkSpec) -> io::Result<Tun> {
     Tun::create(&link.name)
 }
 
-/// Sets it up, and gives its number.
+/// Sets MTU, queue and alias, brings the device up, and returns its interface index.
 pub(crate) fn set_link_up(socket: &RouteSocket, link: &LinkSpec) -> io::Result<u32> {
     let index = all_links(socket)?.iter().find(|l| l.name == link.name).map_or(0, |l| l.index);
     let alias = format!("marline-lab kind={}", link.kind);
@@ -163,8 +169,8 @@ pub(crate) fn set_link_up(socket: &RouteSocket, link: &LinkSpec) -> io::Result<u
     Ok(index)
 }
 
-/// Gives the server's end one more address, reached over every link as [`SERVER`] is, or takes it away: then whoever has it
-/// has vanished, without a word to anybody. On a thread in the server's namespace.
+/// Adds one more address to the server, reached over every link as [`SERVER`] is, or removes it. Removing it makes
+/// the host with this address vanish without closing its connections. Must run on a thread in the server namespace.
 pub(crate) fn set_address(address: Ipv4Addr, is_present: bool) -> io::Result<()> {
     let request = if is_present {
         Address::assign(LOOPBACK, address.into(), 32)
@@ -174,9 +180,12 @@ pub(crate) fn set_address(address: Ipv4Addr, is_present: bool) -> io::Result<()>
     RouteSocket::open()?.request(&request.finish(1)).map(drop)
 }
 
-/// The number of every namespace's loopback.
+/// Interface index of the loopback device in every namespace.
 const LOOPBACK: u32 = 1;
 
+/// Builds one end of all links in its namespace. `Network::run` can only return I/O errors, so the real error
+/// leaves
+/// the closure through `failed`.
 fn build_end(
     network: &NetNs,
     side: EndRole,
@@ -197,7 +206,7 @@ fn build_end(
     built.map_err(|source| failed.unwrap_or(LabError::Setup { step: "entering a namespace".into(), source }))
 }
 
-/// One end under construction, on a thread in its namespace.
+/// Builder of one end, on a thread in its namespace.
 struct EndBuilder {
     socket: RouteSocket,
     side: EndRole,
@@ -207,7 +216,7 @@ struct EndBuilder {
 impl EndBuilder {
     fn start(side: EndRole, congestion: Congestion) -> Result<Self, LabError> {
         for (name, value) in SYSCTLS {
-            // What this kernel lacks (IPv6, mostly) need not be set.
+            // A kernel may lack a setting (usually of IPv6); then there is nothing to set.
             let _ = fs::write(format!("/proc/sys/net/{name}"), value);
         }
         let socket = RouteSocket::open().map_err(LabError::at_step("netlink socket"))?;
@@ -231,11 +240,13 @@ impl EndBuilder {
         let index = set_link_up(&self.socket, link).map_err(LabError::at_step(&step))?;
         let (v4, v6) = self.side.addresses(link_number);
         self.address_and_routes(&step, link_number, index, v4.into(), 24)?;
-        // IPv6 may be absent from the kernel, and needs an MTU of 1280.
+        // The kernel may lack IPv6, and IPv6 needs an MTU of at least 1280.
         let _ = self.address_and_routes(&step, link_number, index, v6.into(), 64);
         Ok(tun)
     }
 
+    /// Assigns the address and installs its routes; on the client also the rule that selects the link by source
+    /// address.
     fn address_and_routes(
         &self,
         step: &str,
@@ -254,6 +265,8 @@ impl EndBuilder {
         Ok(())
     }
 
+    /// Installs the route to the link's network; on the client also the default routes in the main and the link's
+    /// table.
     fn routes(
         &self,
         step: &str,
@@ -280,8 +293,8 @@ impl EndBuilder {
         Ok(())
     }
 
-    /// Installs the route with the congestion control, and without it where the kernel knows none of that name; the
-    /// report then says what connections got instead.
+    /// Installs the route with the congestion control, or without it if the kernel does not have that algorithm.
+    /// [`CongestionReport`] then shows which one connections got instead.
     fn route(&self, step: &str, route: Route) -> Result<(), LabError> {
         let with = Route { congestion_control: self.congestion.name().into(), ..route.clone() };
         self.send(step, with.install()).or_else(|_| self.send(step, route.install()))
@@ -290,14 +303,15 @@ impl EndBuilder {
 
 const SLOW_START_AFTER_IDLE: &str = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
 
-/// Everything before the first device exists.
+/// Settings of a namespace, written before its first device exists.
 pub(crate) const SYSCTLS: [(&str, &str); 10] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
-    // A rootless server may listen on port 80 and a rootless client may ping.
+    // A rootless server may listen on port 80, and a rootless client may ping.
     ("ipv4/ip_unprivileged_port_start", "0"),
     ("ipv4/ping_group_range", "0 0"),
-    // Addresses work at once, and nothing is sent that nobody asked for.
+    // Addresses are usable at once, and the kernel sends no packets of its own (duplicate address detection, router
+    // solicitations).
     ("ipv6/conf/all/accept_dad", "0"),
     ("ipv6/conf/default/accept_dad", "0"),
     ("ipv6/conf/all/accept_ra", "0"),
@@ -311,7 +325,7 @@ fn all_links(socket: &RouteSocket) -> io::Result<Vec<Link>> {
     Ok(messages(&reply).filter_map(|message| Link::parse(&message)).collect())
 }
 
-/// The address with its last byte cleared; all networks here end before it.
+/// The network address for both prefix lengths in use (/24 and /64).
 fn subnet_of(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -329,7 +343,8 @@ fn server_address_like(same_family: IpAddr) -> IpAddr {
     if same_family.is_ipv4() { SERVER.into() } else { SERVER_V6.into() }
 }
 
-/// The congestion control of a connection towards `to`: the kernel settles it with the first packet, before any answer.
+/// Returns the congestion control of a connection to `to`. The kernel selects it with the first SYN, so no reply is
+/// needed.
 fn congestion_towards(to: Ipv4Addr) -> io::Result<String> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -343,13 +358,14 @@ fn congestion_towards(to: Ipv4Addr) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&name).trim_end_matches('\0').to_string())
 }
 
+/// The error of creating a TUN device, with the remedy.
 fn tun_error(name: &str, source: io::Error) -> LabError {
     let hint = match source.kind() {
         io::ErrorKind::PermissionDenied => {
-            "run as root, or open the node to everybody as most systems do: sudo chmod 666 /dev/net/tun"
+            "run as root, or make the node accessible to all users, as most distributions do: sudo chmod 666 /dev/net/tun"
         }
         io::ErrorKind::NotFound => "the kernel's TUN driver is not loaded: sudo modprobe tun",
-        _ => "`marline-lab doctor` tells more",
+        _ => "run `marline-lab doctor` for details",
     };
     LabError::Tun { name: name.into(), source, hint }
 }

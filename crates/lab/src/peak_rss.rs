@@ -1,19 +1,21 @@
-//! The most memory that a command held.
+//! Peak memory of a command.
 //!
-//! The kernel's own figure (`ru_maxrss`) includes what the starting process, us, held at that moment: both share their
-//! memory until the program is loaded, and the kernel keeps the larger of the two for ever. It is right when it is
-//! larger than that; else the command was smaller than we are, and what was seen of it while it ran is taken.
+//! The kernel's figure (`ru_maxrss`) includes the memory of the starting process, which is this one: both share
+//! their memory until the program is loaded by exec, and the kernel keeps the larger of the two maxima. The figure
+//! is correct if it is larger than the memory of this process. Otherwise the command used less, and the peak that
+//! was sampled while it ran is taken.
 //!
-//! A small program between us and the command was not used: it would be one more thing to install and to start.
+//! A small launcher program between this process and the command was rejected: it would be one more program to
+//! install and start.
 
 use std::fs;
 
 use marline_core::units::DataSize;
 
-/// The kernel's counters of memory are off by some pages per processor.
+/// The kernel's memory counters are inexact by some pages per CPU.
 const COUNTER_ERROR: u64 = 256 * 1024;
 
-/// What we held before, and what was seen since.
+/// Peak memory of this process before the start, and of the command as sampled.
 #[derive(Debug)]
 pub(crate) struct PeakRss {
     own_peak: u64,
@@ -23,13 +25,13 @@ pub(crate) struct PeakRss {
 impl PeakRss {
     /// Call it right before the command is started.
     pub(crate) fn start() -> Self {
-        // Forgets what we held once and hold no longer (proc_pid_clear_refs(5)).
+        // Resets the peak of this process to its present memory (proc_pid_clear_refs(5)).
         let _ = fs::write("/proc/self/clear_refs", "5");
         Self { own_peak: peak_rss_of(std::process::id()), sampled_peak: 0 }
     }
 
-    /// Looks at the command and its children. Whatever they hold only between two looks and give back is still seen:
-    /// the kernel remembers each one's maximum. A program that ends between two looks is not.
+    /// Samples the command and its descendants. A peak between two samples is not lost, because the kernel keeps
+    /// each process's maximum. A process that starts and ends between two samples is missed.
     pub(crate) fn sample(&mut self, pid: u32) {
         self.sampled_peak = self.sampled_peak.max(peak_rss_of(pid));
         for child in children(pid) {
@@ -37,7 +39,7 @@ impl PeakRss {
         }
     }
 
-    /// The answer, given the kernel's figure in bytes.
+    /// The peak memory of the command, given the kernel's figure in bytes.
     pub(crate) fn peak(&self, kernel: u64) -> DataSize {
         DataSize::from_bytes(if kernel > self.own_peak + COUNTER_ERROR || self.sampled_peak == 0 {
             kernel
@@ -47,14 +49,14 @@ impl PeakRss {
     }
 }
 
-/// `VmHWM` of a process in bytes; 0 when it has ended.
+/// Peak memory (`VmHWM`) of a process in bytes; 0 if it has ended.
 pub(crate) fn peak_rss_of(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// The children of a process's first thread.
+/// PIDs of the children of a process's first thread.
 fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|word| word.parse().ok()).collect()
@@ -66,7 +68,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_child_of_the_command_is_seen() {
+    fn children_of_the_command_are_sampled() {
         let mut child = Command::new("sh").args(["-c", "sleep 1000; true"]).spawn().unwrap();
         let mut memory = PeakRss::start();
         assert!(memory.own_peak > 1_000_000);
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_figure_counts_unless_it_is_ours() {
+    fn the_kernels_figure_is_used_unless_it_is_that_of_this_process() {
         let memory = PeakRss { own_peak: 8_000_000, sampled_peak: 2_000_000 };
         assert_eq!(memory.peak(8_000_000).bytes(), 2_000_000);
         assert_eq!(memory.peak(20_000_000).bytes(), 20_000_000);

@@ -1,4 +1,4 @@
-//! The right to build networks: as root directly, as anybody else in a user namespace of one's own.
+//! The privilege to create network namespaces: directly as root, otherwise in a user namespace.
 
 use std::sync::OnceLock;
 
@@ -6,22 +6,22 @@ use marline_sys::namespace;
 
 use crate::LabError;
 
-/// How this process came to its right.
+/// How this process got its privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileges {
-    /// It has the capabilities already.
+    /// It already had the capabilities.
     Root,
-    /// It is root in a user namespace.
+    /// It is root in a user namespace that it entered.
     UserNamespace,
 }
 
 static PRIVILEGES: OnceLock<Privileges> = OnceLock::new();
 
-/// Gets the right to build labs. Call it first thing in `main`: without privilege it enters a user namespace, which
-/// the kernel grants only to a process with one thread. A second call gives the same answer.
+/// Acquires the privileges to build labs. Call it first in `main`: without privileges it enters a user namespace,
+/// which the kernel grants only to a single-threaded process. Further calls return the first result.
 ///
 /// # Errors
-/// [`LabError::UserNamespace`] where the machine forbids it, or when there is a second thread already.
+/// [`LabError::UserNamespace`] where the machine forbids it, or when a second thread exists.
 pub fn acquire_privileges() -> Result<Privileges, LabError> {
     if let Some(access) = PRIVILEGES.get() {
         return Ok(*access);

@@ -1,4 +1,4 @@
-//! A run for people (a short table) and for programs (one JSON object).
+//! Presents a run: a short table for people, one JSON object for programs.
 
 use std::fmt::Write as _;
 
@@ -49,7 +49,7 @@ pub(crate) fn run_table(run: &CommandRun, congestion: &CongestionReport) -> Stri
     text
 }
 
-/// One line about the congestion control.
+/// Describes the congestion control in use.
 fn congestion_line(report: &CongestionReport) -> String {
     if report.is_granted() {
         return report.requested.to_string();
@@ -57,7 +57,7 @@ fn congestion_line(report: &CongestionReport) -> String {
     format!("{} was refused by this kernel: client {}, server {}", report.requested, report.client, report.server)
 }
 
-/// Why packets were dropped, in letters: full queue, CoDel, policer, loss, down, too large.
+/// Lists the causes of dropped packets with their counts: full queue, CoDel, policer, loss, link down, too large.
 fn drop_causes(link: &LinkReport) -> String {
     let of = |s: &DirectionStats| {
         [
@@ -76,7 +76,7 @@ fn drop_causes(link: &LinkReport) -> String {
     if parts.is_empty() { "-".into() } else { parts.join(" ") }
 }
 
-/// IP bytes towards the client over the time between its first and its last packet.
+/// Rate of the downlink: delivered IP bytes divided by the time between the first and the last packet.
 fn downlink_rate(link: &LinkReport) -> marline_core::units::Bitrate {
     let (first, last) = link.down_span.unwrap_or_default();
     if last > first { link.downlink.delivered.bytes / (last - first) } else { marline_core::units::Bitrate::ZERO }
@@ -125,7 +125,7 @@ fn link_json(link: &LinkReport) -> Value {
     })
 }
 
-/// TCP's payload, both ways, by slots.
+/// TCP payload of both directions per slot of [`EmulationReport::SLOT`].
 fn payload_timeline(link: &LinkReport) -> Vec<u64> {
     let mut slots = Vec::new();
     for sign in &link.traffic_samples {
@@ -138,7 +138,7 @@ fn payload_timeline(link: &LinkReport) -> Vec<u64> {
     slots
 }
 
-/// A request of the client for another priority of an MPTCP subflow.
+/// JSON of one MP_PRIO request of the client.
 fn mp_prio_json(asked: &MpPrioRequest) -> Value {
     json!({"at_s": asked.at.as_secs_f64(), "backup": asked.backup, "lost": asked.is_dropped})
 }

@@ -1,7 +1,7 @@
-//! Pairs of wires between two network namespaces.
+//! Netlink request that creates a veth pair between two network namespaces.
 
-/// The request for a pair of this name, the other end of the same name in the namespace of this descriptor
-/// (`linux/if_link.h`, `linux/veth.h`).
+/// Builds the request. Both ends have the same name; the peer end is created in the namespace of the file
+/// descriptor (`linux/if_link.h`, `linux/veth.h`).
 pub(crate) fn veth_request(name: &str, peer_ns_fd: i32) -> Vec<u8> {
     /// `struct ifinfomsg`, all of it zero.
     const FIXED: [u8; 16] = [0; 16];

@@ -1,18 +1,19 @@
-//! Places behind the server's end: networks of their own, and what lies between any two of them.
+//! WAN topology behind the server: sites, which are network namespaces of their own, and segments, which are
+//! emulated links between two sites.
 //!
-//! In: segments, each a link between two places. Out: the places' namespaces, and the ends of the segments for the emulator.
-//!
-//! | place | is | address |
+//! | site | is | address |
 //! |---|---|---|
-//! | 0 | the server's end | `10.99.0.1` |
-//! | n | a network of its own | `10.99.0.(n+1)` |
+//! | 0 | the server namespace | `10.99.0.1` |
+//! | n | a network namespace of its own | `10.99.0.(n+1)` |
 //!
-//! 1. Two places that share a segment reach each other over it. Whatever else a place reaches, the client too, it reaches over its
-//!    segment to place 0, which passes packets on.
-//! 2. A segment is a link of sim like any other; `rate` is towards the place that is named first. Events may change it.
-//! 3. IPv4 only: what is measured across places does not depend on the version.
+//! 1. Two sites that share a segment reach each other over it. A site reaches everything else, the client included,
+//!    over its segment to site 0, which forwards packets.
+//! 2. A segment uses the same link model as any other link; `rate` applies towards the site that is named first.
+//!    Events may change it.
+//! 3. Only IPv4: what is measured across sites does not depend on the IP version.
 //!
-//! One more hop on each link was not enough: a relay and a server have a way of their own, which is not the client's.
+//! One more hop on each client link would not be enough: a relay and a server have a path between them that the
+//! client does not use.
 
 use std::fs;
 use std::io;
@@ -26,36 +27,36 @@ use marline_sys::netlink::RouteSocket;
 use crate::network::{SYSCTLS, TunPair, create_tun, set_link_up};
 use crate::{Congestion, LabError};
 
-/// A link between two places behind the server: 0 is its end, and each further number a network of its own.
+/// A link between two sites behind the server. Site 0 is the server namespace.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    /// The first place.
+    /// The first site; the downlink of `link` runs towards it.
     pub from: usize,
-    /// The second one.
+    /// The second site.
     pub to: usize,
-    /// What lies between; its name is a device's at both ends.
+    /// The emulated link; its name is the name of the device at both ends.
     pub link: LinkSpec,
 }
 
-/// Where a place is reached.
+/// IPv4 address of a site.
 pub(crate) fn site_address(site: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 99, 0, u8::try_from(site + 1).unwrap_or(u8::MAX))
 }
 
-/// The most places: one byte of their addresses.
+/// Largest number of a site: it is one byte of the site's address.
 pub(crate) const MAX_SITES: usize = 200;
 
-/// Builds the places beside the server's end, and the segments between all.
+/// Builds the sites other than the server, and all segments.
 pub(crate) fn build_sites(
     server: &NetNs,
     segments: &[Segment],
     congestion: Congestion,
 ) -> Result<(Vec<NetNs>, Vec<TunPair>), LabError> {
     let count = segments.iter().map(|segment| segment.from.max(segment.to)).max().unwrap_or(0);
-    let places = (1..=count).map(|site| NetNs::new().map_err(LabError::at_step(format!("place {site}"))));
+    let places = (1..=count).map(|site| NetNs::new().map_err(LabError::at_step(format!("site {site}"))));
     let sites = places.collect::<Result<Vec<_>, _>>()?;
     for (at, site) in (1..).zip(&sites) {
-        site.run(|| configure_site(at)).map_err(LabError::at_step(format!("place {at}")))?;
+        site.run(|| configure_site(at)).map_err(LabError::at_step(format!("site {at}")))?;
     }
     if !segments.is_empty() {
         server.run(|| fs::write(IP_FORWARD, "1")).map_err(LabError::at_step(IP_FORWARD))?;
@@ -76,10 +77,10 @@ pub(crate) fn build_sites(
     Ok((sites, pairs))
 }
 
-/// A place before its first segment, on a thread inside.
+/// Configures a site before its first segment, on a thread in its namespace.
 fn configure_site(site: usize) -> io::Result<()> {
     for (name, value) in SYSCTLS {
-        // What this kernel lacks (IPv6, mostly) need not be set.
+        // A kernel may lack a setting (usually of IPv6); then there is nothing to set.
         let _ = fs::write(format!("/proc/sys/net/{name}"), value);
     }
     let socket = RouteSocket::open()?;
@@ -87,7 +88,8 @@ fn configure_site(site: usize) -> io::Result<()> {
     socket.request(&Address::assign(1, site_address(site).into(), 32).finish(1)).map(drop)
 }
 
-/// The routes of one end of a segment, on a thread inside.
+/// Brings up one end of a segment and installs its routes, on a thread in its namespace. A segment to site 0 is
+/// also the default route.
 fn add_segment_routes(
     own_site: usize,
     other_site: usize,

@@ -1,27 +1,26 @@
-//! Several things at once, each done by one worker from its beginning to its end.
+//! Worker pool: runs several jobs in parallel, each from start to end by one worker, with a limit on their total
+//! cost.
 //!
-//! In: things in their order, how many at once, how much of the crowd's room each takes. Out: whether the user stopped it.
-//!
-//! 1. A lab needs minutes of real time and little of a processor, so several run side by side, each in namespaces of its own.
-//!    What a crowd would spoil is seen in each of them: how late its emulator was.
-//! 2. They are begun in their order. One that needs all the room waits until nobody else is there, and nobody begins beside
-//!    it ([`ALONE`]).
-//! 3. After an error, and after Ctrl-C, nothing more is begun. What is under way ends by itself.
+//! 1. A lab needs minutes of real time and little CPU, so several run side by side, each in namespaces of its own.
+//!    If parallel labs disturb each other, the report of each one shows it: its emulator was late.
+//! 2. Jobs start in their order. A job that costs more than the whole capacity waits until no other job runs, and
+//!    no other job starts beside it ([`EXCLUSIVE_COST`]).
+//! 3. After an error and after Ctrl-C no further job starts. Running jobs end by themselves.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::LabError;
 
-/// The room that most things take.
+/// Cost of an ordinary job. The capacity of a pool is this times its number of workers.
 pub(crate) const JOB_COST: u64 = 1000;
-/// The most labs that a user may have side by side (`--jobs`). chosen: two to a core of a large machine; more would only be
+/// Largest value of `--jobs`. Chosen: two labs per core of a large machine; with more, the emulators would only be
 /// late.
 pub(crate) const MAX_JOBS: u16 = 16;
-/// More room than there is.
+/// Cost of a job that must run alone: more than any capacity.
 pub(crate) const EXCLUSIVE_COST: u64 = u64::MAX;
 
-/// The room: so many [`PLACE`]s.
+/// Workers, and the capacity that running jobs use; see the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
     workers: usize,
@@ -30,15 +29,16 @@ pub(crate) struct WorkerPool {
 }
 
 impl WorkerPool {
-    /// So many at once; one at least.
+    /// A pool of this many workers, at least one.
     pub(crate) fn new(places: usize) -> Self {
         Self { workers: places.max(1), used: Mutex::new(0), released: Condvar::new() }
     }
 
-    /// Does each of these. `room` is what it takes, at least one [`PLACE`]; `is_over` says that the user wants an end.
+    /// Runs every item. `cost` is what an item takes of the capacity, at least [`JOB_COST`]; `is_cancelled` reports
+    /// that the user stopped the run.
     ///
     /// # Errors
-    /// The first one of `one`, unless it is over.
+    /// The first error of `run_one`, unless the run was cancelled.
     pub(crate) fn run_each<T: Sync>(
         &self,
         items: &[T],
@@ -67,7 +67,7 @@ impl WorkerPool {
         }
     }
 
-    /// Waits for room.
+    /// Waits until the capacity suffices for `cost`, or no other job runs.
     fn acquire(&self, cost: u64) -> Permit<'_> {
         let (cost, capacity) = (cost.max(JOB_COST), JOB_COST * self.workers as u64);
         let is_full = |used: &mut u64| *used > 0 && used.saturating_add(cost) > capacity;
@@ -77,7 +77,7 @@ impl WorkerPool {
     }
 }
 
-/// Somebody's room, until he leaves.
+/// Capacity that a running job holds; dropping it releases the capacity.
 struct Permit<'a> {
     pool: &'a WorkerPool,
     cost: u64,
@@ -94,7 +94,7 @@ impl Drop for Permit<'_> {
 mod tests {
     use super::*;
 
-    /// The most that were under way at once; one that is alone counts a hundred.
+    /// Largest number of jobs that ran in parallel; an exclusive job counts as a hundred.
     fn max_concurrent(places: usize, rooms: &[u64]) -> usize {
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let one = |room: &u64| {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_than_there_is_room_for_and_one_that_is_too_large_is_alone() {
+    fn the_capacity_is_never_exceeded_and_an_exclusive_job_runs_alone() {
         let mixed: Vec<u64> =
             (0..200).map(|at| if at % 20 == 7 { EXCLUSIVE_COST } else { JOB_COST * (1 + at % 3) }).collect();
         assert_eq!(max_concurrent(4, &mixed), 100);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_done_once_and_by_one_worker_in_its_order() {
+    fn each_job_runs_once_and_one_worker_keeps_the_order() {
         let done = Mutex::new(Vec::new());
         let one = |item: &usize| {
             done.lock().unwrap().push(*item);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_and_the_users_end_let_nothing_more_begin() {
+    fn no_job_starts_after_an_error_or_a_cancellation() {
         let begun = AtomicUsize::new(0);
         let fails = |item: &usize| {
             begun.fetch_add(1, Ordering::SeqCst);

@@ -1,7 +1,7 @@
-//! The lab with real namespaces, a real kernel's TCP, nginx and curl: what arrives, how it ends, and what is left.
+//! The lab with real namespaces, kernel TCP, nginx and curl: what arrives, how it ends, and what it leaves behind.
 //!
-//! No timed figure decides here: bytes, counters, order and exit codes do. What the machine does not permit, or lacks,
-//! is skipped with its reason.
+//! No measured time decides: bytes, counters, order and exit codes do. Tests that the machine does not permit, or
+//! whose programs are missing, are skipped with the reason.
 
 #![allow(clippy::unwrap_used, reason = "a test without the standard harness is not known as one to clippy")]
 
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     }
     let mut failed = 0;
     for (name, test) in TESTS.iter().filter(|(name, _)| wanted.as_ref().is_none_or(|w| name.contains(w.as_str()))) {
-        // Each on a thread of its own, as the standard harness does.
+        // Run each test on a thread of its own, as the standard harness does.
         let ok = std::thread::spawn(test).join().is_ok();
         println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
         failed += u8::from(!ok);
@@ -114,14 +114,14 @@ fn a_download_arrives_whole_over_the_link_that_was_chosen() {
         assert_eq!(run.stdout, std::fs::read(payload.path()).unwrap(), "{device}");
         let links = &run.emulation.links;
         assert!(links[at].downlink.delivered.bytes >= size, "{device}");
-        // The last packets of the command before may still have been on their way there.
+        // The last packets of the previous command may still have been in flight.
         assert!(links[1 - at].downlink.delivered.bytes < DataSize::from_kib(1), "{device}");
         let slots: u64 = links[at].down_timeline.iter().map(|slot| slot.bytes()).sum();
         assert_eq!(slots, links[at].downlink.delivered.bytes.bytes());
         let delivered: u64 = links.iter().map(|l| l.downlink.delivered.packets + l.uplink.delivered.packets).sum();
         assert_eq!(run.emulation.lateness.packets, delivered);
     }
-    // Without a word of the client the first link is taken.
+    // If the client does not choose, the first link is used.
     let run = lab.run(&curl(&["-o", "/dev/null", "{url}"])).unwrap();
     assert!(run.emulation.links[1].downlink.delivered.bytes < DataSize::from_kib(1));
     assert!(run.emulation.links[0].downlink.delivered.bytes >= size);
@@ -146,7 +146,7 @@ fn tls_with_the_labs_authority_and_http_2() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     assert_eq!(String::from_utf8_lossy(&run.stdout), "2 102400");
     let stranger = lab.run(&curl(&["-o", "/dev/null", "{urls}"])).unwrap();
-    assert_eq!(stranger.status.code(), Some(60), "a certificate of nobody known");
+    assert_eq!(stranger.status.code(), Some(60), "the authority is unknown without --cacert");
 }
 
 fn ipv6_works_over_each_link() {
@@ -174,7 +174,7 @@ fn the_order_of_first_packets_is_the_order_of_the_delays() {
     let run = lab.run(&Task::new("sh").args(["-c", both]).output(Output::Capture)).unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let [near, slow] = [0, 1].map(|at| run.emulation.links[at].down_span.unwrap());
-    assert!(slow.0 >= Duration::from_millis(600), "nothing comes back before one round trip: {slow:?}");
+    assert!(slow.0 >= Duration::from_millis(600), "nothing arrives before one RTT: {slow:?}");
     assert!(near.0 < slow.0, "{near:?} {slow:?}");
 }
 
@@ -190,7 +190,7 @@ fn a_link_that_goes_down_drops_and_comes_back() {
     assert_eq!(run.stdout, std::fs::read(payload.path()).unwrap());
     let link = &run.emulation.links[0];
     assert!(link.downlink.dropped_down.packets > 0);
-    // What was on its way at 300 ms arrived within 10 ms; until 700 ms nothing was sent.
+    // Packets in flight at 300 ms arrived within 10 ms; none was sent until 700 ms.
     let silent: u64 = link.down_timeline.iter().skip(4).take(3).map(|slot| slot.bytes()).sum();
     assert_eq!(silent, 0, "{:?}", link.down_timeline);
 }
@@ -223,7 +223,7 @@ fn the_same_seed_loses_the_same_packets() {
     if !has_program("python3") {
         return;
     }
-    // 400 datagrams, one at a time, so that the n-th decision meets the n-th datagram.
+    // 400 datagrams, one at a time, so that the n-th loss decision concerns the n-th datagram.
     let server = "python3 -c 'import socket as s;u=s.socket(s.AF_INET,s.SOCK_DGRAM);u.bind((\"\",9));
 while 1:\n d,a=u.recvfrom(99);u.sendto(d,a)'";
     let client = "import socket as s\nu=s.socket(s.AF_INET,s.SOCK_DGRAM);u.settimeout(.03)\nfor n in range(200):\n u.sendto(b'%d'%n,('10.99.0.1',9))\n try: print(u.recv(99))\n except TimeoutError: print('-')";
@@ -254,7 +254,7 @@ fn each_congestion_control_is_what_connections_get() {
     }
 }
 
-/// This program as a client: reads what port 80 has, over MPTCP, and throws it away.
+/// This program as a client: reads a file from port 80 over MPTCP and discards it.
 fn fetch_over_mptcp() -> ExitCode {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).unwrap();
     socket.connect(&SocketAddr::from(([10, 99, 0, 1], 80)).into()).unwrap();
@@ -274,7 +274,7 @@ fn has_mptcp() -> bool {
     enabled && ["nginx", "ip", "ss"].into_iter().all(has_program)
 }
 
-/// Lets LTE join, fetches, and meanwhile does what `then` says.
+/// Adds LTE as an endpoint, downloads `path` over MPTCP, and runs `during` meanwhile.
 fn with_lte_joined(during: &str, path: &str) -> Task {
     let client = std::env::current_exe().unwrap();
     let words = format!(
@@ -386,7 +386,7 @@ fn places_behind_the_server_are_reached_over_their_own_segments() {
     };
     let segments = vec![segment(0, 1, "near"), segment(0, 2, "far"), segment(1, 2, "between")];
     let lab = Lab::start(&LabSpec { segments, ..lab_spec(&TWO_LINKS, Service::None) }).unwrap();
-    // Nobody listens there: what is refused has arrived.
+    // No program listens on that port: a refused connection shows that the packet arrived.
     let knock = |to: &str| {
         let run = lab.run(&curl(&[&format!("http://{to}:9/")])).unwrap();
         assert_eq!(run.status.code(), Some(7), "{to}: {}", String::from_utf8_lossy(&run.stderr));
@@ -394,7 +394,7 @@ fn places_behind_the_server_are_reached_over_their_own_segments() {
             run.emulation.links.iter().filter(|l| l.uplink.delivered.packets.min(l.downlink.delivered.packets) > 0);
         both.map(|link| link.name.clone()).collect::<Vec<_>>()
     };
-    // Each place by its own segment to the server's end, and over the client's first link.
+    // Each site is reached over its own segment to the server, and over the client's first link.
     assert_eq!(knock("10.99.0.2"), ["wifi", "near"]);
     assert_eq!(knock("10.99.0.3"), ["wifi", "far"]);
     assert_eq!(knock("10.99.0.1"), ["wifi"]);
@@ -410,7 +410,7 @@ fn the_server_may_stand_behind_its_gateways() {
         LabSpec { segments: vec![onward], server_site: 1, ..lab_spec(&TWO_LINKS, Service::Files(payload.path())) };
     let lab = Lab::start(&spec).unwrap();
     assert!(lab.urls().unwrap().0.starts_with("http://10.99.0.2/"));
-    // The gateway is the link's other end; behind it stands the server, whose certificate names its place.
+    // The gateway is the link's server end; the server is behind it, and its certificate names the site's address.
     let script = "ip -4 route show default; curl -sf --cacert {ca} {urls} | sha256sum";
     let run = lab.run(&Task::new("sh").args(["-c", script]).output(Output::Capture)).unwrap();
     let said = String::from_utf8_lossy(&run.stdout).into_owned();
@@ -431,7 +431,7 @@ fn what_cannot_be_served_is_said() {
     assert!(lab.run(&Task::new("true")).unwrap().status.success(), "the lab is still usable");
 }
 
-/// The pids of all processes whose environment has this mark.
+/// PIDs of all processes whose environment contains this mark.
 fn pids_with_mark(mark: &str) -> Vec<u32> {
     let pids =
         std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
@@ -450,7 +450,7 @@ fn wait_until(what: &str, ready: impl Fn() -> bool) {
     }
 }
 
-/// `marline-lab exec` as a process of its own, with a command that has left a grandchild; ready when it prints.
+/// `marline-lab exec` as a separate process; returns when the command has printed its first line.
 fn separate_lab(mark: &str, command: &str) -> std::process::Child {
     let mut child = Command::new(LAB)
         .args(["exec", "--link", "wifi,rate=9Mbit/s", "--serve", "10kB", "--", "sh", "-c", command])
@@ -471,7 +471,7 @@ fn nothing_is_left_after_kill_9() {
     }
     let mark = format!("kill-9-of-{}", std::process::id());
     let mut child = separate_lab(&mark, "(sleep 1000 & sleep 1001 &) ; echo ready; sleep 1002");
-    // The lab, nginx, the shell and three sleepers.
+    // The lab, nginx, the shell and three sleep processes.
     wait_until("all have started", || pids_with_mark(&mark).len() >= 6);
     let namespaces: Vec<_> = pids_with_mark(&mark)
         .iter()
@@ -487,7 +487,7 @@ fn nothing_is_left_after_kill_9() {
         let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
         entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))).count()
     };
-    // A lab that needs no folder of its own sweeps too.
+    // A lab without temporary directory removes stale ones too.
     drop(Lab::start(&lab_spec(&TWO_LINKS, Service::None)).unwrap());
     assert_eq!(folders(), 0);
 }
@@ -503,7 +503,7 @@ fn exit_codes_are_those_of_a_shell() {
     assert_eq!(exec(&["--", "no-such-program-of-marline"]).0, Some(127));
     assert_eq!(exec(&["--", "/dev/null"]).0, Some(126));
     let (code, said) = exec(&["--", "curl", "{url}"]);
-    assert!(code == Some(64) && said.contains("there is nothing to serve: add --serve"), "{code:?} {said}");
+    assert!(code == Some(64) && said.contains("nothing is served: add --serve"), "{code:?} {said}");
     let (code, said) = exec(&["--json", "/no/such/directory/r.json", "--", "sh", "-c", "echo it-was-run >&2"]);
     assert!(code == Some(1) && !said.contains("it-was-run"), "{code:?} {said}");
 }

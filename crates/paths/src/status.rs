@@ -564,7 +564,7 @@ mod tests {
         snapshot.connections.iter_mut().for_each(|connection| connection.management = Management::KernelPm);
         let status = Status::new(&run_info(), &snapshot, &policy(), None);
         assert_eq!((status.counts.managed, status.counts.unmanaged), (2, 0));
-        assert!(serde_json::to_string(&status).unwrap().contains(r#""managed":"together""#));
+        assert!(serde_json::to_string(&status).unwrap().contains(r#""management":"kernel_pm""#));
     }
 
     #[test]
@@ -581,7 +581,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
         for part in [
             r#""policy":"wifi-first""#,
-            r#""managed":"older""#,
+            r#""management":"predates_switch""#,
             r#""state":"draining""#,
             r#""token":"00000002""#,
             r#""forwarder":{"open":0,"#,

@@ -194,9 +194,9 @@ fn run_attempts(
     }
 }
 
-/// Adds `later` to a `--link` value, since an edge starts at boot before its modems: a missing link is no error.
+/// Adds `optional` to a `--link` value, since an edge starts at boot before its modems: a missing link is no error.
 fn as_optional_link(link: &str) -> String {
-    let is_optional = link.split(',').any(|part| part == "later");
+    let is_optional = link.split(',').any(|part| part == "optional");
     if is_optional { link.to_owned() } else { format!("{link},optional") }
 }
 

@@ -210,6 +210,6 @@ mod tests {
         assert_eq!(list[0]["default"], true);
         assert_eq!(list[1]["radios"][1]["one_packet_j"], 15.12);
         assert_eq!(list[1]["confidence"], 1.0);
-        assert_eq!(list[1]["memory"], serde_json::Value::Null);
+        assert_eq!(list[1]["from_memory"], serde_json::Value::Null);
     }
 }

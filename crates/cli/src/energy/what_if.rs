@@ -165,8 +165,8 @@ mod tests {
                 format!(r#"{{"name":"{name}","kind":"{kind}","metered":false,"budget":null,"rate_limit":null}}"#);
             line(format!(r#"{{"log":"in","at":0,"input":{{"in":"link_up","link":{link},"profile":{profile}}}}}"#));
         }
-        line(r#"{"log":"out","output":{"out":"connect","conn":0,"link":0,"origin":0}}"#.into());
-        line(r#"{"log":"out","output":{"out":"request","req":0,"conn":0,"range":"whole","if_range":null}}"#.into());
+        line(r#"{"log":"out","output":{"out":"connect","conn":0,"link":0,"url":0}}"#.into());
+        line(r#"{"log":"out","output":{"out":"request","req":0,"conn":0,"range":"full","if_range":null}}"#.into());
         for ms in (100..=2000).step_by(100) {
             line(format!(r#"{{"log":"in","at":{ms}000000,"input":{{"in":"data","req":0,"len":50000}}}}"#));
         }

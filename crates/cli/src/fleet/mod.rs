@@ -28,7 +28,7 @@ Set up a fleet:
   marline fleet run --listen 0.0.0.0:4444 --address HOST       start the service
   marline fleet ca token --role relay --name fra-1 --address RELAY | ssh RELAY marline fleet enroll --fleet https://HOST:4444
   marline fleet ca token --role edge --name cam-7 | ssh EDGE marline fleet enroll --fleet https://HOST:4444
-  marline relay …, marline edge …                              run the commands that `enrol` prints on these hosts
+  marline relay …, marline edge …                              run the commands that `enroll` prints on these hosts
   marline fleet ca issue operator ann                          create your certificate for `marline fleet status`
 docs/fleet.md begins with commands that set up all of this on one host.";
 

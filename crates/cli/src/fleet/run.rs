@@ -273,7 +273,7 @@ fn coordinator_config(args: &RunArgs) -> Result<SchedulerConfig, CliError> {
     let SchedulerConfig { heartbeat, lease, .. } = SchedulerConfig::default();
     if args.reallocation_interval < lease {
         return Err(CliError::usage(format!(
-            "--reallocate: must be at least {lease:?}, since heartbeats arrive every {heartbeat:?}"
+            "--reallocation-interval: must be at least {lease:?}, since heartbeats arrive every {heartbeat:?}"
         )));
     }
     Ok(SchedulerConfig {

@@ -40,7 +40,7 @@ Examples:
   marline paths doctor
   marline paths doctor --probe mptcp.example.org:443
       Connect once over each link, and check whether the response has the MPTCP option.
-  marline paths doctor --json | jq -r '.findings[] | select(.state != \"ok\") | .remedy'
+  marline paths doctor --json | jq -r '.findings[] | select(.severity != \"ok\") | .remedy'
 
 Exit codes: 0 this host can run `marline paths`, 1 it cannot.";
 
@@ -200,7 +200,7 @@ pub(super) struct RunArgs {
 pub(super) struct LinkOption {
     /// Interface and properties of the link.
     pub(super) link: LinkArg,
-    /// Whether the interface may be missing (`later`): the daemon then waits for it. Otherwise a missing interface is an error,
+    /// Whether the interface may be missing (`optional`): the daemon then waits for it. Otherwise a missing interface is an error,
     /// since its name may be a typo.
     pub(super) is_optional: bool,
 }
@@ -210,11 +210,13 @@ impl FromStr for LinkOption {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
-            text.split(',').partition(|part| *part == "later");
+            text.split(',').partition(|part| *part == "optional");
         let link = link_parts.join(",").parse().map_err(|error| match error {
-            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `later`.
+            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `optional`.
             ParseLinkArgError::UnknownKey(part) => {
-                format!("`{part}`: use kind=, metered=, budget= or later after the interface, separated by commas")
+                format!(
+                    "`{part}`: use kind=, metered=, budget= or optional after the interface, separated by commas"
+                )
             }
             error => error.to_string(),
         })?;
@@ -273,7 +275,7 @@ mod tests {
         let link: LinkOption = "usb0,optional,kind=lte,budget=2GB".parse().unwrap();
         assert_eq!((link.link.kind, link.is_optional), (Some(LinkKind::Lte), true));
         assert_eq!(link.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
-        for bad in ["later", "usb0,soon", "usb0,later=yes"] {
+        for bad in ["optional", "usb0,soon", "usb0,optional=yes"] {
             assert!(parse_link(bad).is_err(), "{bad}");
         }
     }

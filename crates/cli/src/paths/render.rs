@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     const STATUS: &str = r#"{
-        "version": "0.1.0", "pid": 7, "up_s": 125.0, "mode": "userspace", "policy": "wifi-first", "goal": "energy",
+        "version": "0.1.0", "pid": 7, "uptime_s": 125.0, "mode": "userspace", "policy": "wifi-first", "goal": "energy",
         "energy_model": "typical", "energy_j": 12.34,
         "links": [
             {"name": "wlan0", "kind": "wifi", "metered": false, "up": true, "active": 2, "suspended": 0,
@@ -256,7 +256,7 @@ mod tests {
              "radio": null, "energy_j": null}],
         "counts": {"managed": 2, "active": 1, "plain_now": 3},
         "connections": [
-            {"token": "7b9c2f7a", "server": "192.0.2.1:443", "age_s": 3.0, "adopted": false, "managed": "yes",
+            {"token": "7b9c2f7a", "server": "192.0.2.1:443", "age_s": 3.0, "adopted": false, "management": "userspace",
              "received_bytes": 41200000, "sent_bytes": 0, "down_mbps": 12.3, "state": "wlan0 only",
              "reason": "wlan0 alone costs less",
              "subflows": [

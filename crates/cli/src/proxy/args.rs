@@ -105,7 +105,7 @@ pub struct PlaybackArgs {
     /// Start of a video that the links are too slow for: smooth or fast.
     ///
     /// smooth: wait longer before the start, at most 30 s. fast: start at once and stall later.
-    #[arg(long, default_value = "smooth", value_name = "smooth|fast")]
+    #[arg(long = "start", default_value = "smooth", value_name = "smooth|fast")]
     pub start_mode: StartMode,
     /// Device energy model: a name or a file (see `marline energy models`), or none.
     #[arg(long, value_name = "NAME|FILE")]

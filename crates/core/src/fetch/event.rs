@@ -130,7 +130,7 @@ pub enum Input {
 
 /// How much of a link a download may use beside other downloads of the same batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum LinkShare {
     /// No limit.
     #[default]

@@ -1,9 +1,10 @@
-//! What `bench proxy`, `bench paths`, `bench fleet` and `bench accel` have in common: which cases, one after the other, and what is printed and kept.
+//! Common parts of `bench proxy`, `bench paths`, `bench fleet` and `bench accel`: selection and execution of cases,
+//! final table and result file.
 //!
-//! In: the words of `--case`. Out: each wanted case in the order of the table; a table and a file at the end, and the exit code.
-//!
-//! 1. A word is a case, `all`, or one row of a case: `upload 20+2`. A case that is not there is refused before anything is done.
-//! 2. Ctrl-C ends it; what there is by then is shown. The code is 1 only if something could not be measured at all.
+//! 1. A word of `--case` is a case, `all`, or one row of a case, such as `upload 20+2`. An unknown case is refused
+//!    before anything is measured.
+//! 2. Ctrl-C ends the benchmark, and the results so far are shown. The exit code is 1 only if something could not
+//!    be measured at all.
 
 use marline_sim::spec::LinkSpec;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use crate::result_file::ResultFile;
 use crate::results::HostInfo;
 use crate::runner::command::{notice, print_line};
 
-/// Which cases of a bench are wanted.
+/// The selected cases and rows of a benchmark.
 #[derive(Clone, Debug)]
 pub(super) struct Cases {
     names: &'static [&'static str],
@@ -22,7 +23,7 @@ pub(super) struct Cases {
 }
 
 impl Cases {
-    /// Those that the words name, of those that are known; none: all. `of` is what they are cases of.
+    /// Parses the words of `--case`; without words all cases are selected. `subject` names the benchmark in errors.
     pub(super) fn new(subject: &str, known: &'static [&'static str], words: &[String]) -> Result<Self, LabError> {
         let is_known = |word: &&String| *word == ALL_CASES || known.contains(&case_name(word));
         match words.iter().find(|word| !is_known(word)) {
@@ -34,7 +35,7 @@ impl Cases {
         }
     }
 
-    /// The cases of which at least one row is wanted, in the order of the table.
+    /// The cases of which at least one row is selected, in the order of the table.
     pub(super) fn selected_cases(&self) -> Vec<&'static str> {
         let is_wanted = |case: &&str| {
             self.selected.is_empty()
@@ -43,7 +44,7 @@ impl Cases {
         self.names.iter().copied().filter(is_wanted).collect()
     }
 
-    /// Whether this row of a case is wanted.
+    /// Whether this row of a case is selected.
     pub(super) fn is_selected(&self, case: &str, row: &str) -> bool {
         let names_row = |word: &String| word == ALL_CASES || word == case || *word == format!("{case} {row}");
         self.selected.is_empty() || self.selected.iter().any(names_row)
@@ -56,7 +57,7 @@ fn case_name(word: &str) -> &str {
     word.split(' ').next().unwrap_or_default()
 }
 
-/// Does one case after the other, until the user wants an end.
+/// Runs the cases one after the other until the user interrupts.
 pub(super) fn run_cases(
     cases: &[&str],
     mut run_case: impl FnMut(&str) -> Result<(), LabError>,
@@ -65,14 +66,14 @@ pub(super) fn run_cases(
     for case in cases {
         run_case(case)?;
         if is_interrupted() {
-            notice("interrupted: what follows is no result");
+            notice("interrupted: the figures below are incomplete");
             break;
         }
     }
     Ok(())
 }
 
-/// Shows and keeps what there is, and gives the exit code. `head` stands above the table.
+/// Prints the results, writes the file, and returns the exit code. `heading` is printed above the table.
 pub(super) fn finish(
     file: Option<ResultFile>,
     heading: &str,
@@ -81,7 +82,7 @@ pub(super) fn finish(
     problems: u32,
 ) -> Result<u8, LabError> {
     if table.rows.is_empty() && problems == 0 && !is_interrupted() {
-        return Err(LabError::Spec("nothing was measured: no row of that case is called so".into()));
+        return Err(LabError::Spec("nothing was measured: the case has no row of that name".into()));
     }
     print_line(&format!("\n{heading}{}", table.to_text()));
     if let Some(file) = file {
@@ -93,14 +94,14 @@ pub(super) fn finish(
     Ok(if is_interrupted() { 130 } else { u8::from(problems > 0) })
 }
 
-/// Whether the user wants an end.
+/// Whether the user interrupted the program.
 pub(crate) fn is_interrupted() -> bool {
     marline_sys::signal::last_caught().is_some()
 }
 
-/// A link from its written form, which is known to be right.
+/// Parses a link that is a constant of this program.
 pub(super) fn parse_link(words: &str) -> LinkSpec {
-    words.parse().expect("links that are written here are understood")
+    words.parse().expect("constant links parse")
 }
 
 #[cfg(test)]
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_wanted_by_its_name_its_case_or_all() {
+    fn a_row_is_selected_by_its_name_its_case_or_all() {
         let cases = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             Cases::new("the fleet", &["upload", "cut"], &words)

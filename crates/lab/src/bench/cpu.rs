@@ -1,9 +1,9 @@
-//! `marline-lab bench cpu`: processor time per gigabyte and speed, on wires without any emulation.
+//! `marline-lab bench cpu`: CPU time per gigabyte, and throughput, over veth pairs without emulation.
 //!
-//! 1. File and output are in memory; nothing but the client, nginx and the kernel is measured.
-//! 2. Clients take turns, one warm-up each; the comparison is within the run, because absolute figures are this
-//!    machine's.
-//! 3. aria2 and marline are also run on two wires (`:2`), curl cannot.
+//! 1. File and output are in memory; only the client, nginx and the kernel are measured.
+//! 2. Clients take turns, after one warm-up each. They are compared within the run, because absolute figures depend
+//!    on the machine.
+//! 3. aria2 and marline also run over two veth pairs (`:2`); curl cannot.
 
 use std::path::PathBuf;
 
@@ -23,21 +23,21 @@ use crate::runner::command::{notice, prepare_run, print_line};
 use crate::server::TempDir;
 use crate::{LabError, Payload, Service};
 
-/// `marline-lab bench cpu`.
+/// Options of `marline-lab bench cpu`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CpuArgs {
-    /// Repetitions.
+    /// Number of repetitions.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// How much is downloaded each time.
+    /// Size of each download.
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     size: DataSize,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// One download.
+/// Cost of one download.
 #[derive(Clone, Copy, Debug)]
 struct DownloadCost {
     seconds: f64,
@@ -47,7 +47,7 @@ struct DownloadCost {
 
 const DEVICES: [&str; 2] = ["eth0", "eth1"];
 
-/// Who, and on how many wires.
+/// Name and client of each contender, and the number of veth pairs it uses.
 fn clients() -> [(String, Client, usize); 5] {
     let marline = Client::Marline { policy: Policy::Marline, only_link: None };
     let aria2 = |connections| Client::Aria2 { connections };
@@ -80,7 +80,7 @@ pub(super) fn run(args: &CpuArgs) -> Result<u8, LabError> {
             }
             match result {
                 Ok(cost) if run > 0 => {
-                    notice(&format!("run {run} {name}: {:.2} s, {:.2} s of processor", cost.seconds, cost.cpu_s));
+                    notice(&format!("run {run} {name}: {:.2} s, {:.2} s of CPU time", cost.seconds, cost.cpu_s));
                     costs[index].push(cost);
                 }
                 Ok(_) => {}
@@ -99,7 +99,7 @@ pub(super) fn run(args: &CpuArgs) -> Result<u8, LabError> {
     Ok(if stopped { 130 } else { u8::from(failed) })
 }
 
-/// The table, the two verdicts and the file.
+/// Prints the table and the two verdicts, and writes the file.
 fn print_results(
     args: &CpuArgs,
     file: Option<ResultFile>,
@@ -127,7 +127,7 @@ fn print_results(
     let table = Table {
         header: ["client:wires", "CPU s per GB", "÷ curl", "Mbit/s", "RSS MB", "runs"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
-        note: Some("Floor: at most 1.0 × curl's processor time, and at least its speed. Medians.".into()),
+        note: Some("Floor: at most 1.0 × curl's CPU time, and at least its throughput. Medians.".into()),
     };
     print_line(&format!("\n{} over veth, HTTP, file and output in memory\n{}", args.size, table.to_text()));
     let verdict = |ours_value: Option<f64>, theirs: Option<f64>, more_is_better: bool| match ours_value.zip(theirs)
@@ -137,7 +137,7 @@ fn print_results(
         Some(_) => "missed",
     };
     print_line(&format!(
-        "processor: {}; speed: {}",
+        "CPU time: {}; throughput: {}",
         verdict(figure(&costs[1], &|cost| cost.cpu_s), curl_cpu, false),
         verdict(figure(&costs[1], &|cost| -cost.seconds), figure(&costs[0], &|cost| -cost.seconds), true),
     ));
@@ -161,11 +161,11 @@ fn print_results(
     Ok(())
 }
 
-/// One download on fresh wires; the inner error is the client's.
+/// Runs one download over new veth pairs. The inner error is a failure of the client.
 fn download(client: &Client, wires: usize, payload: &Payload) -> Result<Result<DownloadCost, String>, LabError> {
     let names = &DEVICES[..wires.min(DEVICES.len())];
     let testbed = VethTestbed::start(names, &Service::Files(payload.path()))?;
-    let folder = TempDir::new().map_err(LabError::at_step("a place for the file"))?;
+    let folder = TempDir::new().map_err(LabError::at_step("directory of the download"))?;
     let program = if client.is_marline() { crate::program::marline()? } else { PathBuf::new() };
     let rate = marline_core::units::Bitrate::from_mbps(10_000);
     let links: Vec<LinkSpec> =
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_download_over_plain_wires_is_whole_and_counted() {
+    fn a_download_over_veth_pairs_is_complete_and_measured() {
         if crate::acquire_privileges().is_err()
             || ["curl", "nginx"].iter().any(|p| crate::server::find_program(p).is_none())
         {

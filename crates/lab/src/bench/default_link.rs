@@ -1,21 +1,22 @@
-//! `marline-lab bench default-link`: the link of the default route fails, and a program begins a flow at the edge: how long until its first
-//! byte is back over the other link.
+//! `marline-lab bench default-link`: the link of the default route fails, and a program opens a new flow through
+//! the edge. Measured is the time until its first byte returns over the other link.
 //!
-//! | way | what the default link does |
+//! | failure | what the default link does |
 //! |---|---|
 //! | `silent` | drops all packets |
-//! | `unreachable` | answers with ICMP host unreachable |
-//! | `reset` | answers each TCP segment with a reset |
-//! | `portal` | answers each TCP connection itself, in plain text |
-//! | `certificate` | answers each TCP connection with TLS and the certificate of another authority |
-//! | `mptcp` | drops SYNs with MPTCP's option |
-//! | `dns` | drops packets to and from name servers; the relay is known by its name alone |
+//! | `unreachable` | responds with ICMP host unreachable |
+//! | `reset` | responds to each TCP segment with RST |
+//! | `portal` | accepts each TCP connection itself, and responds in plain text (captive portal) |
+//! | `certificate` | accepts each TCP connection with TLS and the certificate of another authority |
+//! | `mptcp` | drops SYNs with the MPTCP option |
+//! | `dns` | drops packets to and from name servers; the relay is known only by its name |
 //!
-//! 1. It fails before the edge starts (`start`), or after a first flow has been carried (`running`).
-//! 2. With a relay (`relay`), and where the one that is named does not exist and flows go directly (`direct`). The latter takes no MPTCP, and
-//!    the name is that of no relay: two of the ways are not asked for.
+//! 1. The link fails before the edge starts (`start`), or after a first flow has worked (`running`).
+//! 2. Each failure is measured with a relay (`relay`), and with a relay that does not exist, so that flows go
+//!    directly (`direct`). Direct flows do not use MPTCP, and there is no relay name to resolve, so `mptcp` and
+//!    `dns` are omitted.
 //! 3. Flows begin half a second apart; the slowest of the later ones counts.
-//! 4. A figure decides no exit code.
+//! 4. The figures do not affect the exit code.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -35,23 +36,23 @@ use crate::results::Backend;
 use crate::runner::command::prepare_run;
 use crate::{Congestion, LabError};
 
-/// `marline-lab bench default-link`.
+/// Options of `marline-lab bench default-link`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct DefaultLinkArgs {
-    /// Only these: relay, direct, all; or one of their rows, `relay silent`.
+    /// Only these cases: relay, direct, all; or one of their rows, `relay silent`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Repetitions.
+    /// Number of repetitions.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 /// The cases, in the order of the table.
 const CASES: [&str; 2] = ["relay", "direct"];
-/// The ways to fail, and whether they are asked for without a relay.
+/// The failures, and whether they are measured without a relay.
 const FAILURES: [(&str, bool); 7] = [
     ("silent", true),
     ("unreachable", true),
@@ -61,10 +62,11 @@ const FAILURES: [(&str, bool); 7] = [
     ("mptcp", false),
     ("dns", false),
 ];
-/// Where all links reach a name server, and a server of the Internet (RFC 5737).
+/// Addresses of the name server and of a server on the Internet, which are reached over all links (RFC 5737).
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 53);
 const PUBLIC_SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
-/// Where the default link's own servers listen: one that speaks no TLS, and one of another authority.
+/// Ports of the servers that the failing link redirects to: one without TLS, and one with a certificate of another
+/// authority.
 const PORTAL_PORT: u16 = 8081;
 const FOREIGN_RELAY: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 1, 0, 1), 8082);
 
@@ -124,7 +126,8 @@ impl DefaultLinkRun<'_> {
             _ => RelayAddressing::Address,
         };
         let mut fleet = LabFleet::without_edge(&config)?;
-        // A relay may reach the lab's own server; without one it is a matter of the Internet.
+        // A relay may connect to the lab's private server address. Without a relay the address must be a public
+        // one.
         let target = if self.case == "relay" {
             client_flow::TARGET_ADDRESS.into()
         } else {
@@ -136,6 +139,7 @@ impl DefaultLinkRun<'_> {
         }
         fleet.start_edge(&config, relay_addressing)?;
         if self.phase == "running" {
+            // Two flows, so that the edge has used and renewed its ready connections before the failure.
             for _ in 0..2 {
                 if let Err(reason) = client_flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT) {
                     report.problem(&name, "marline", self.run, &reason);
@@ -144,7 +148,7 @@ impl DefaultLinkRun<'_> {
             }
             self.break_default_link(&fleet)?;
         }
-        // Without a relay that answers, a portal is recognized by the next attempt to reach one.
+        // Without a working relay, the edge recognizes a portal only at its next connection attempt to a relay.
         if (self.case, self.phase) == ("direct", "running") && matches!(self.failure, "portal" | "certificate") {
             let start = Instant::now();
             while client_flow::echo_round_trip_to(fleet.lab(), target, FLOW_TIMEOUT).is_err()
@@ -177,7 +181,7 @@ impl DefaultLinkRun<'_> {
         Ok(())
     }
 
-    /// The default link fails from now on, at the server's end.
+    /// Makes the default link fail from now on, with nftables rules in the server namespace.
     fn break_default_link(&self, fleet: &LabFleet) -> Result<(), LabError> {
         let (filter_rule, redirect_rule) = match self.failure {
             "silent" => ("drop".to_owned(), String::new()),
@@ -203,7 +207,7 @@ impl DefaultLinkRun<'_> {
     }
 }
 
-/// The server of the flows, what answers over the default link in the place of others, and a name server.
+/// Starts the echo server, the servers that the failing link redirects to, and the name server.
 fn start_servers(fleet: &LabFleet, server: SocketAddr) -> Result<FleetProcess, LabError> {
     for address in [NAME_SERVER, PUBLIC_SERVER] {
         fleet.lab().set_address(address, true)?;
@@ -223,8 +227,8 @@ fn start_servers(fleet: &LabFleet, server: SocketAddr) -> Result<FleetProcess, L
     fleet.start_foreign_relay(FOREIGN_RELAY.into())
 }
 
-/// Answers each question for an IPv4 address with this one, and each other question with none (RFC 1035 section 4.1), for as long as the lab
-/// lasts.
+/// Answers each query for an IPv4 address with `address`, and other queries without records (RFC 1035 section 4.1),
+/// as long as the lab runs.
 fn name_server(socket: &UdpSocket, address: Ipv4Addr) {
     let mut packet = [0; 512];
     while let Ok((length, from)) = socket.recv_from(&mut packet) {
@@ -242,18 +246,18 @@ fn dns_response(query: &[u8], address: Ipv4Addr) -> Option<Vec<u8>> {
     response.extend([0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0]);
     response.extend(query.get(12..end)?);
     if is_v4 {
-        // The name of the question, type A, class IN, a minute.
+        // Compressed name of the question, type A, class IN, TTL of one minute, four bytes of data.
         response.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
         response.extend(address.octets());
     }
     Some(response)
 }
 
-/// chosen: programs begin flows when people do something.
+/// Chosen: about the rate at which programs open flows for a user.
 const FLOW_INTERVAL: Duration = Duration::from_millis(500);
-/// chosen: more than the edge keeps ready.
+/// Chosen: more than the number of ready connections that the edge keeps.
 const FLOW_COUNT: u32 = 5;
-/// A flow that needs this long has not worked.
+/// A flow that takes longer has failed.
 const FLOW_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -261,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_for_an_ipv4_address_is_answered_and_another_one_has_no_answer() {
+    fn a_query_for_an_ipv4_address_gets_a_record_and_other_queries_none() {
         let question = |kind: u8| {
             let mut packet = vec![7, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 3, b'l', b'a', b'b', 0];
             packet.extend([0, kind, 0, 1]);

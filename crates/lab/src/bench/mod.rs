@@ -1,22 +1,22 @@
-//! `marline-lab bench …`: what marline reaches and what others reach, in the same lab, in the same minutes.
+//! `marline-lab bench …`: compares marline with other programs in the same lab and at the same time.
 //!
-//! | verb | what it compares |
+//! | command | what it compares |
 //! |---|---|
-//! | `floors` | time ÷ ideal on pairs of links, against aria2 in three settings and curl |
-//! | `small` | 10 KB to 5 MB against curl on the best link |
+//! | `floors` | time ÷ ideal time on pairs of links, against aria2 in three settings and curl |
+//! | `small` | downloads of 10 KB to 5 MB against curl on the best link |
 //! | `order` | the same links named in both orders |
-//! | `cpu` | processor time per gigabyte and speed without any emulation |
-//! | `rss` | the most memory that a gigabyte needs |
-//! | `proxy` | what players and programs have of `marline proxy` |
-//! | `paths` | what is asked of `marline paths`, over kernel MPTCP |
-//! | `fleet` | what is asked of `marline edge` and `marline relay` |
-//! | `default-link` | how long a new flow takes while the link of the default route fails |
-//! | `accel` | what is asked of `marline accel`, over links that lose, fall silent or share the air |
-//! | `returning-link` | how soon a link that comes back carries a running transfer again |
-//! | `assign` | how near the matching of boxes and relays comes to the best one |
+//! | `cpu` | CPU time per gigabyte and throughput, without emulation |
+//! | `rss` | peak memory of a download of a gigabyte |
+//! | `proxy` | `marline proxy` for players and programs |
+//! | `paths` | thresholds of `marline paths`, over kernel MPTCP |
+//! | `fleet` | thresholds of `marline edge` and `marline relay` |
+//! | `default-link` | time of a new flow while the link of the default route fails |
+//! | `accel` | thresholds of `marline accel`, over links with loss, outages or a shared medium |
+//! | `returning-link` | time until a recovered link carries a running transfer again |
+//! | `assign` | quality of the assignment of edges to relays, compared with the optimum |
 //!
-//! The bounds ("floors") stand in the scenario files. A figure decides no test and no exit code: machines differ, and a
-//! busy one says nothing; suspect runs are named. The exit code is 1 only if a download failed.
+//! The thresholds are in the scenario files. A figure never affects a test or an exit code, because machines differ
+//! and a busy machine distorts it; unreliable runs are marked. The exit code is 1 only if a download failed.
 
 mod accel;
 mod assign;
@@ -49,7 +49,7 @@ use crate::{LabError, scenarios};
 pub(crate) use cases::is_interrupted;
 use verdict::Verdict;
 
-/// `marline-lab bench`.
+/// Options of `marline-lab bench`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct BenchArgs {
@@ -58,65 +58,68 @@ pub(crate) struct BenchArgs {
 }
 
 const AFTER_HELP: &str = "\
-Without a word it does `floors`: ten sets of links and the pairs of traces (skipped without --traces), 100 MB, three runs
-of marline, aria2 in three settings and curl, in real time. That takes about 40 minutes; how long at least is said at the
-start. Ctrl-C ends it and shows what there is. For a look: `marline-lab bench floors --quick` (a quarter of an hour), or
+Without a command it runs `floors`: ten sets of links and the pairs of traces (skipped without --traces), 100 MB, three runs
+of marline, aria2 in three settings and curl, in real time. That takes about 40 minutes; the minimum time is printed at the
+start. Ctrl-C ends it and shows the results so far. Shorter: `marline-lab bench floors --quick` (a quarter of an hour), or
 one case: `marline-lab bench floors --case a` (two minutes).
 Needs nginx, curl and aria2c. The exit code is 1 only if a download failed or nothing was run, 130 after Ctrl-C.";
 
-/// What is compared; without a word: floors.
+/// The benchmark; `floors` if none is given.
 #[derive(Clone, Debug, Subcommand)]
 enum BenchCommand {
-    /// Time over ideal on pairs of links, against aria2 and curl.
+    /// Compare time with ideal time on pairs of links, against aria2 and curl.
+    #[command(name = "floors")]
     Thresholds(ThresholdArgs),
-    /// Small files against curl on the best link.
+    /// Compare downloads of small files with curl on the best link.
     Small(CommonArgs),
-    /// The same links named in both orders.
+    /// Compare the same links named in both orders.
     Order(CommonArgs),
-    /// Processor time per gigabyte and speed without emulation, against curl and aria2.
+    /// Compare CPU time per gigabyte and throughput with curl and aria2, without emulation.
     Cpu(cpu::CpuArgs),
-    /// The most memory that a gigabyte over two links needs.
+    /// Measure the peak memory of a download of a gigabyte over two links.
     Rss(CommonArgs),
-    /// `marline proxy`: speed, start, seeks, links that die or are slow, two hundred players.
+    /// Measure `marline proxy`: throughput, start, seeks, links that fail or are slow, two hundred players.
     Proxy(proxy::ProxyArgs),
-    /// `marline paths`: unequal links, suspension, small files, faults, many connections.
+    /// Measure `marline paths`: unequal links, suspension, small files, faults, many connections.
     Paths(paths::PathsArgs),
-    /// `marline edge` and `marline relay`: uploads, live video, links that fail, relays that die, processor time.
+    /// Measure `marline edge` and `marline relay`: uploads, live video, failing links, failing relays, CPU time.
     Fleet(fleet::FleetArgs),
-    /// `marline edge` while the link of the default route fails: the first byte of new flows over another link.
+    /// Measure `marline edge` while the link of the default route fails: time to the first byte of new flows.
     DefaultLink(default_link::DefaultLinkArgs),
-    /// `marline accel`: losses, blackouts, ACKs in a shared cell, what it must not harm, what it costs.
+    /// Measure `marline accel`: loss, outages, ACK contention in a shared cell, what it must not harm, its cost.
     Accel(accel::AccelArgs),
-    /// A link that comes back: how soon it carries again, under `marline paths` and `marline edge`.
+    /// Measure the time until a recovered link carries data again, under `marline paths` and `marline edge`.
     ReturningLink(returning_link::ReturningArgs),
-    /// The matching of boxes and relays: drawn fleets up to a million boxes, and boxes that come and go.
+    /// Measure the assignment of edges to relays: generated fleets of up to a million edges, and edges that come
+    /// and go.
     Assign(assign::AssignArgs),
 }
 
-/// What all have in common.
+/// Options of several benchmarks.
 #[derive(Clone, Debug, Default, Args)]
 struct CommonArgs {
-    /// Repetitions, instead of the scenario's.
+    /// Number of repetitions, instead of the scenario's.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// `marline-lab bench floors`.
+/// Options of `marline-lab bench floors`.
 #[derive(Clone, Debug, Default, Args)]
 struct ThresholdArgs {
-    /// Only these: a, a-https, b, c, d, e, f, h, i, j, pairs.
+    /// Only these cases: a, a-https, b, c, d, e, f, h, i, j, pairs.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Download so much, instead of 100 MB, events in proportion; the floors are meant for 100 MB.
+    /// Download this size instead of 100 MB; the times of events scale in proportion. The thresholds apply to 100
+    /// MB.
     #[arg(long, value_name = "SIZE")]
     size: Option<DataSize>,
-    /// Each once, without the pairs of traces: a look, not a measurement.
+    /// One run per case, without the pairs of traces: a first impression, not a measurement.
     #[arg(long)]
     quick: bool,
-    /// A directory of traces; also MARLINE_TRACES.
+    /// Directory of traces (repeatable); also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -126,7 +129,7 @@ struct ThresholdArgs {
 /// The cases of `floors`, in the order of the table.
 const THRESHOLD_CASES: [&str; 11] = ["a", "a-https", "b", "c", "d", "e", "f", "pairs", "h", "i", "j"];
 
-/// Does it, and gives the exit code.
+/// Runs the benchmark and returns the exit code.
 pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
     match args.command.clone().unwrap_or_else(|| BenchCommand::Thresholds(ThresholdArgs::default())) {
         BenchCommand::Thresholds(args) => run_thresholds(&args),
@@ -146,7 +149,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
 
 fn run_thresholds(args: &ThresholdArgs) -> Result<u8, LabError> {
     if let Some(unknown) = args.cases.iter().find(|case| !THRESHOLD_CASES.contains(&case.as_str())) {
-        return Err(LabError::Spec(format!("no floor `{unknown}`; there are: {}", THRESHOLD_CASES.join(", "))));
+        return Err(LabError::Spec(format!("no case `{unknown}`; the cases are: {}", THRESHOLD_CASES.join(", "))));
     }
     let is_wanted = |case: &&str| match args.cases.is_empty() {
         true => !(args.quick && *case == "pairs"),
@@ -176,7 +179,7 @@ fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[
     prepare_run(Backend::Lab)?;
     print_line(&HostInfo::current().to_line());
     let min_time = scenarios.iter().map(|scenario| plan(scenario).min_time()).sum();
-    notice(&format!("{download_count} downloads, {} at least", format_duration(min_time)));
+    notice(&format!("{download_count} downloads, which take at least {}", format_duration(min_time)));
     let mut verdicts: Vec<Verdict> = Vec::new();
     let mut records: Vec<Value> = Vec::new();
     let mut all = Results::default();
@@ -215,6 +218,7 @@ fn run_plan<'a>(scenario: &'a Scenario, runs: Option<u32>, traces: &[PathBuf]) -
     }
 }
 
+/// Prints a table for each case of a scenario.
 fn print_tables(scenario: &Scenario, results: &Results) {
     for case in summary::cases_of(&results.outcomes) {
         let groups = summary::groups(scenario, case, &results.outcomes);

@@ -1,6 +1,5 @@
-//! The table of `bench paths`, `bench fleet` and `bench accel`: a figure of ours, what others have beside it, and the bound that is asked for.
-//!
-//! In: figures, one at a time. Out: a line for each kind of figure, and JSON.
+//! Report of `bench paths`, `bench fleet` and `bench accel`: collects figures one at a time. It prints a table with
+//! marline's median, the figures of the other clients and the threshold, and writes JSON.
 
 use serde::Serialize;
 
@@ -8,62 +7,62 @@ use crate::html_report::Table;
 use crate::results::stats;
 use crate::runner::command::notice;
 
-/// What must hold of the median.
+/// What the median must satisfy.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Threshold {
-    /// It is only stated.
+    /// No threshold; the figure is only reported.
     Stated,
-    /// At most this.
+    /// At most this value.
     AtMost(f64),
-    /// At least this.
+    /// At least this value.
     AtLeast(f64),
-    /// At most so many times the least of these others.
+    /// At most this factor times the smallest figure of these clients.
     AtMostTimes(f64, Vec<String>),
-    /// At least so many times the greatest of these others.
+    /// At least this factor times the largest figure of these clients.
     AtLeastTimes(f64, Vec<String>),
-    /// At least so many times the sum of these others.
+    /// At least this factor times the sum of the figures of these clients.
     AtLeastSum(f64, Vec<String>),
 }
 
 impl Threshold {
-    /// Whether more is better.
+    /// Whether the threshold is a minimum.
     const fn is_lower_bound(&self) -> bool {
         matches!(self, Self::AtLeast(_) | Self::AtLeastTimes(..) | Self::AtLeastSum(..))
     }
 }
 
-/// One kind of figure.
+/// One metric of one case: a row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ReportRow {
     case: String,
     metric: &'static str,
     threshold: Threshold,
-    /// Whose figure the floor is about.
+    /// The client whose figure is compared with the threshold.
     marline: String,
     figures: Vec<(String, Vec<f64>)>,
     unreliable_reasons: Vec<String>,
-    /// The sum of the figures is judged, and not their median.
+    /// Whether the sum of the figures is compared with the threshold instead of their median.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_summed: bool,
 }
 
-/// All of them, and what went wrong.
+/// All rows, and the number of failed measurements.
 #[derive(Debug, Default)]
 pub(super) struct ReportTable {
     rows: Vec<ReportRow>,
     pub(super) problems: u32,
-    /// Whose figures these are, if they are one run's alone.
+    /// The run whose figures these are, if the table belongs to a single run.
     run: Option<u32>,
 }
 
 impl ReportTable {
-    /// One run's figures, to be joined to the others' ([`Self::join`]).
+    /// Table of a single run, to be appended to the common one ([`Self::append`]).
     pub(super) fn for_run(run: u32) -> Self {
         Self { run: Some(run), ..Self::default() }
     }
 
-    /// One more figure of a client. The first one of a row brings the floor, and whose it is.
+    /// Adds a figure of a client. The first figure of a row sets its threshold and the client that it applies to.
     pub(super) fn add(
         &mut self,
         case: &str,
@@ -76,7 +75,7 @@ impl ReportTable {
         self.add_figure(case, metric, marline_and_threshold, client, figure, false);
     }
 
-    /// One more count of a client, whose sum over all runs is judged. None is not worth a line.
+    /// Adds a count of a client. The sum over all runs is compared with the threshold. Zero is not logged.
     pub(super) fn count(
         &mut self,
         case: &str,
@@ -118,7 +117,7 @@ impl ReportTable {
         self.rows[index].add_figures(client, [figure]);
     }
 
-    /// What was measured of this case in the last run is doubtful.
+    /// Marks the figures of the last run of this case as unreliable.
     pub(super) fn mark_unreliable(&mut self, case: &str, reason: &str) {
         self.log(case, &format!(": suspect: {reason}"));
         for row in self.rows.iter_mut().filter(|row| row.case == case) {
@@ -126,22 +125,23 @@ impl ReportTable {
         }
     }
 
-    /// Something could not be measured.
+    /// Reports a measurement that failed.
     pub(super) fn problem(&mut self, case: &str, client: &str, run: u32, reason: &dyn std::fmt::Display) {
         self.problems += 1;
         notice(&format!("{case}, {client}, run {run}: FAILED: {reason}"));
     }
 
-    /// One line of this case while it goes on.
+    /// Logs a line about this case while it runs.
     pub(super) fn log(&self, case: &str, text: &str) {
         let run = self.run.map(|run| format!(", run {run}")).unwrap_or_default();
         notice(&format!("{case}{run}{text}"));
     }
 
-    /// Adds another one's figures behind these. What is doubtful of a run is so in all of its rows, those too that were
-    /// made after it was said.
+    /// Appends the figures of one run. A reason for unreliability applies to all rows of the case in that run, also
+    /// to those added after it was reported.
     pub(super) fn append(&mut self, run: Self) {
         self.problems += run.problems;
+        // A row has only the reasons reported after its creation, so the row with most reasons has all of the run.
         let reasons_of = |case: &str| {
             let rows = run.rows.iter().filter(|row| row.case == case);
             rows.map(|row| &row.unreliable_reasons).max_by_key(|reasons| reasons.len()).cloned().unwrap_or_default()
@@ -160,13 +160,13 @@ impl ReportTable {
         }
     }
 
-    /// As JSON.
+    /// The report as JSON.
     pub(super) fn to_json(&self) -> serde_json::Value {
         let row = |row: &ReportRow| serde_json::json!({"row": row, "bound": row.bound(), "word": row.verdict()});
         self.rows.iter().map(row).collect()
     }
 
-    /// For people.
+    /// The report as a table for people.
     pub(super) fn table(&self) -> Table {
         const HEAD: [&str; 8] = ["case", "what", "ours", "min–max", "beside", "floor", "", "runs"];
         let mut notes: Vec<String> = vec!["Medians.".into()];
@@ -196,7 +196,7 @@ impl ReportRow {
         self.figures.iter().find(|(name, _)| name == client).map(|(_, figures)| figures.as_slice())
     }
 
-    /// What stands for all runs: their median, or their sum.
+    /// The figure for all runs: their median, or their sum for counts.
     fn summary_of(&self, client: &str) -> Option<f64> {
         let figures = self.figures_of(client)?;
         if self.is_summed { Some(figures.iter().sum()) } else { stats::median(figures) }
@@ -210,7 +210,7 @@ impl ReportRow {
             Threshold::AtMost(bound) | Threshold::AtLeast(bound) => Some(*bound),
             Threshold::AtMostTimes(times, names) => Some(figures_of(names).into_iter().reduce(f64::min)? * times),
             Threshold::AtLeastTimes(times, names) => Some(figures_of(names).into_iter().reduce(f64::max)? * times),
-            // A sum of which one is missing is none.
+            // If a client has no figure, there is no sum to compare with.
             Threshold::AtLeastSum(times, names) => {
                 let others_figures = figures_of(names);
                 (others_figures.len() == names.len()).then(|| others_figures.iter().sum::<f64>() * times)
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_floor_is_about_our_median_and_the_best_of_the_others() {
+    fn a_threshold_compares_the_median_with_the_best_other_client() {
         let mut report = ReportTable::default();
         let threshold = Threshold::AtLeastTimes(0.97, vec!["single:wifi".into(), "single:lte".into()]);
         let mut add = |who, figure| report.add("50+5", "Mbit/s", ("marline", &threshold), who, figure);
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(report.rows[3].verdict(), "no run");
     }
     #[test]
-    fn runs_joined_in_their_order_are_one_sheet_whoever_was_ready_first() {
+    fn runs_are_appended_in_order_into_one_table() {
         let none = Threshold::AtMost(0.0);
         let run = |number: u32, figure: f64, stalls: u32, late: bool| {
             let mut report = ReportTable::for_run(number);

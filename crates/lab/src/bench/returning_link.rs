@@ -1,18 +1,19 @@
-//! `marline-lab bench returning-link`: how soon a link that comes back carries payload of a running transfer again.
+//! `marline-lab bench returning-link`: time until a link that recovers carries payload of a running transfer again.
 //!
 //! | case | how the link fails for five seconds |
 //! |---|---|
 //! | `down` | `ip link set down` |
-//! | `removed` | its interface goes, and comes back with another index |
+//! | `removed` | its interface disappears, and returns with another index |
 //! | `carrier` | its interface loses the carrier and keeps its address |
-//! | `lease` | its interface has no address for a second, then another one |
-//! | `silent` | packets vanish and the interface stays up |
-//! | `dark` | both links are silent for 75 s (with `--long`) |
+//! | `lease` | its interface has no address for one second, then another one |
+//! | `silent` | packets are dropped and the interface stays up |
+//! | `dark` | both links drop all packets for 75 s (with `--long`) |
 //!
-//! 1. Each case is measured for downloads and uploads, for an MPTCP program under `marline paths` and for a program behind
-//!    `marline edge` and a relay. First the link with the default route fails and returns, then the other one.
-//! 2. The time counts from the link's return until [`ENOUGH`] bytes have arrived over it, in steps of 100 ms.
-//! 3. A figure decides no exit code: it is 1 only if a transfer was not whole or could not be measured.
+//! 1. Each case is measured for downloads and uploads, for an MPTCP program under `marline paths` and for a program
+//!    behind `marline edge` and a relay. First the link with the default route fails and recovers, then the other
+//!    one.
+//! 2. The time counts from the recovery until [`RECOVERY_BYTES`] have arrived over the link, in steps of 100 ms.
+//! 3. The figures do not affect the exit code. It is 1 only if a transfer was incomplete or could not be measured.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -31,14 +32,15 @@ use crate::results::Backend;
 use crate::runner::command::prepare_run;
 use crate::{Congestion, EmulationReport, Lab, LabError, LabSpec, Service};
 
-/// `marline-lab bench returning-link`.
+/// Options of `marline-lab bench returning-link`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ReturningArgs {
-    /// Only these: down, removed, carrier, lease, silent, dark, all; or one of their rows, `down upload edge`.
+    /// Only these cases: down, removed, carrier, lease, silent, dark, all; or one of their rows, `down upload
+    /// edge`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Measure `dark` as well, two minutes a row.
-    #[arg(long)]
+    /// Also measure `dark` (both links fail), which takes two minutes per row.
+    #[arg(long = "long")]
     with_outage: bool,
     #[command(flatten)]
     common: CommonArgs,
@@ -75,10 +77,10 @@ pub(super) fn run(args: &ReturningArgs) -> Result<u8, LabError> {
     cases::finish(file, "", &report.table(), &report.to_json(), report.problems)
 }
 
-/// A lab with somebody who steers connections.
+/// A lab in which an edge or a path manager selects the links.
 enum SteeredTestbed {
     Edge(LabFleet),
-    // Dropped in this order: the daemon puts back what it changed, then its network goes.
+    // Fields are dropped in this order: the daemon must restore the host configuration before its network goes.
     Paths { _daemon: PathsDaemon, lab: Lab, start_time: Instant },
 }
 
@@ -114,7 +116,7 @@ impl SteeredTestbed {
         }
     }
 
-    /// When the links' clock began.
+    /// When the links were started.
     const fn start_time(&self) -> Instant {
         match self {
             Self::Edge(fleet) => fleet.start_time(),
@@ -123,6 +125,7 @@ impl SteeredTestbed {
     }
 }
 
+/// Measures one run of a row: a transfer during which the links fail and recover.
 fn measure(
     report: &mut ReportTable,
     (case, row): (&str, &str),
@@ -133,7 +136,7 @@ fn measure(
     let links = [parse_link("l0,kind=wifi,rate=5Mbit/s,rtt=40ms"), parse_link("l1,kind=lte,rate=5Mbit/s,rtt=60ms")];
     let testbed = SteeredTestbed::build(&links, transport, run)?;
     let (lab, is_outage) = (testbed.lab(), case == "dark");
-    // Dead subflows count at the server until they time out.
+    // Dead subflows count against the server's limit until they time out.
     let mut limits = Command::new("ip");
     limits.args(["mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "0"]);
     lab.output_at_server(&mut limits).map_err(LabError::at_step("ip mptcp limits"))?;
@@ -145,10 +148,10 @@ fn measure(
         let return_times = if is_outage { fail_both_links(&testbed) } else { fail_each_link(&testbed, case) };
         (return_times, transferred.join())
     });
-    let transferred = result.unwrap_or_else(|_| Ok(Err("the client broke down".into())))?;
+    let transferred = result.unwrap_or_else(|_| Ok(Err("the client's thread panicked".into())))?;
     let (return_times, emulation) = (return_times?, lab.emulation_report()?);
     if let Err(reason) = transferred {
-        report.problem(&label, "marline", run, &format!("the transfer was not whole: {reason}"));
+        report.problem(&label, "marline", run, &format!("the transfer is incomplete: {reason}"));
     }
     let threshold = Threshold::AtMost(if is_outage { 3.0 } else { 2.0 });
     for (index, return_time) in return_times.iter().enumerate() {
@@ -171,7 +174,8 @@ fn measure(
     Ok(())
 }
 
-/// Each link fails and returns, one after the other. When they returned.
+/// Makes each link fail and recover, one after the other. Returns the times of the recoveries since the start of
+/// the links.
 fn fail_each_link(testbed: &SteeredTestbed, case: &str) -> Result<Vec<Duration>, LabError> {
     let (lab, mut return_times) = (testbed.lab(), Vec::new());
     for (index, name) in ["l0", "l1"].into_iter().enumerate() {
@@ -185,7 +189,7 @@ fn fail_each_link(testbed: &SteeredTestbed, case: &str) -> Result<Vec<Duration>,
     Ok(return_times)
 }
 
-/// Both links are silent for a while.
+/// Makes both links drop all packets for [`LONG_OUTAGE`]. Returns the time of the recovery.
 fn fail_both_links(testbed: &SteeredTestbed) -> Result<Vec<Duration>, LabError> {
     std::thread::sleep(TIME_BETWEEN_OUTAGES);
     ["l0", "l1"].iter().try_for_each(|name| testbed.lab().change_link(name, LinkEventKind::Down))?;
@@ -197,13 +201,13 @@ fn fail_both_links(testbed: &SteeredTestbed) -> Result<Vec<Duration>, LabError> 
     Ok(vec![testbed.start_time().elapsed()])
 }
 
-/// A link that is away.
+/// A link during its failure.
 struct Outage<'a> {
     lab: &'a Lab,
     case: &'a str,
     index: usize,
     device: &'a str,
-    /// In a network of its own, for an interface that is removed; and the interface's index.
+    /// For an interface that is removed: the process that owns the network namespace it is moved to, and its index.
     holder: Option<(Child, String)>,
 }
 
@@ -230,13 +234,14 @@ impl<'a> Outage<'a> {
         Ok(outage)
     }
 
+    /// Ends the failure.
     fn stop(&self) -> Result<(), LabError> {
         match self.case {
             "down" => self.lab.set_device_up(self.device, true),
             "carrier" => self.shell("ip link set $1 carrier on"),
             "lease" => self.shell(&format!("ip address add 10.$2.0.3/24 dev $1; {DEFAULT_ROUTE_COMMAND}")),
             "silent" => self.lab.change_link(self.device, LinkEventKind::Restore),
-            // Something else has its index meanwhile, so that it gets another one.
+            // Another device occupies the old index meanwhile, so that the interface gets a new one.
             _ => self.shell(&format!(
                 "ip link add hold0 index $4 type veth peer name hold1
                  nsenter --net=/proc/$3/ns/net ip link set $1 netns $$
@@ -245,7 +250,8 @@ impl<'a> Outage<'a> {
         }
     }
 
-    /// Runs a script at the client's end: `$1` is the interface, `$2` its number, `$3` a process elsewhere, `$4` its index.
+    /// Runs a script in the client namespace: `$1` is the interface, `$2` its number, `$3` the PID of the holder,
+    /// `$4` the interface's index.
     fn shell(&self, script: &str) -> Result<(), LabError> {
         let (pid, index) = self.holder.as_ref().map_or((0, ""), |(child, index)| (child.id(), index));
         let mut command = Command::new("sh");
@@ -267,7 +273,8 @@ impl Drop for Outage<'_> {
     }
 }
 
-/// How long it took from a return until [`ENOUGH`] bytes had arrived over these links; the error: they did not in this time.
+/// Time from the recovery until [`RECOVERY_BYTES`] had arrived over these links. The error is the time until the
+/// end of the transfer, if they did not arrive.
 fn time_until_bytes(
     emulation: &EmulationReport,
     links: std::ops::Range<usize>,
@@ -296,15 +303,15 @@ fn time_until_bytes(
     Err(end(slots))
 }
 
-/// The default route over the interface, as a DHCP client makes it.
+/// Installs the default route over the interface, as a DHCP client does.
 const DEFAULT_ROUTE_COMMAND: &str = "ip route replace default via 10.$2.0.1 dev $1 metric 10$2";
-/// chosen: more than probes and retransmissions, and less than 0.1 s of a link.
+/// Chosen: more than probes and retransmissions, and less than 0.1 s of a link.
 const RECOVERY_BYTES: u64 = 50_000;
-/// Connections are steered, and the edge's are ready.
+/// After this time connections are managed and the edge's connections are ready.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
-/// chosen: both links carry.
+/// Chosen: long enough for both links to carry data.
 const TIME_BETWEEN_OUTAGES: Duration = Duration::from_secs(4);
-/// chosen: longer than it takes to find a link silent.
+/// Chosen: longer than it takes to detect that a link drops all packets.
 const OUTAGE_TIME: Duration = Duration::from_secs(5);
 const LONG_OUTAGE: Duration = Duration::from_secs(75);
 
@@ -313,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_is_written_in_the_help() {
+    fn every_case_is_listed_in_the_help() {
         let help =
             <ReturningArgs as clap::Args>::augment_args(clap::Command::new("x")).render_long_help().to_string();
         assert!(help.contains(&CASES.join(", ")), "{help}");

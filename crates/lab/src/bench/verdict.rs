@@ -1,7 +1,9 @@
-//! Whether marline met what a scenario asks of it, beside the best other client of the same runs.
+//! Verdicts: whether marline met the thresholds of a scenario, compared with the best other client of the same
+//! runs.
 //!
-//! Beside a scenario's own floor, each case with two steady links asks for a link Δ of at most 0.06 s, and every case for
-//! little waste: 1 % of the file from 100 MB up, else one bandwidth-delay product of the links.
+//! Besides a scenario's own threshold, two general ones apply. In a case with two steady links, their ends may
+//! differ by at most 0.06 s. In every case, waste may be at most 1 % of the file from 100 MB up, otherwise one
+//! bandwidth-delay product of the links.
 
 use marline_sim::scenario::{Case, Scenario, Threshold};
 use marline_sim::spec::Downlink;
@@ -11,22 +13,22 @@ use crate::html_report::Table;
 use crate::results::{DownloadOutcome, stats};
 use crate::runner::summary::{ClientOutcomes, groups};
 
-/// One bound and how it was kept.
+/// One threshold and the measured value.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Verdict {
-    /// The case.
+    /// Name of the case.
     pub(super) case: String,
-    /// What is bounded.
+    /// The metric.
     pub(super) metric: String,
-    /// The bound.
+    /// Largest permitted value.
     pub(super) threshold: f64,
-    /// What marline had.
+    /// Value of marline, if there is a run.
     pub(super) marline: Option<f64>,
-    /// The best other client's figure and name.
+    /// Value and name of the best other client.
     pub(super) best_other: Option<(f64, String)>,
-    /// Runs of marline that count, and how many of them are suspect.
+    /// Number of runs of marline that were evaluated.
     pub(super) runs: usize,
-    /// See `runs`.
+    /// How many of them are unreliable.
     pub(super) unreliable_runs: usize,
 }
 
@@ -40,12 +42,12 @@ impl Verdict {
     }
 }
 
-/// The longest that the links of a steady case may end apart, in seconds.
+/// Largest permitted time between the ends of the links in a steady case, in seconds.
 const MAX_LINK_DELTA_S: f64 = 0.06;
-/// Of a file of 100 MB or more.
+/// Largest permitted waste, as a share of a file of 100 MB or more.
 const MAX_WASTE: f64 = 0.01;
 
-/// All bounds of a scenario.
+/// All verdicts of a scenario.
 pub(super) fn verdicts(scenario: &Scenario, outcomes: &[DownloadOutcome]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let mut ratios: Vec<(f64, String)> = Vec::new();
@@ -73,6 +75,7 @@ pub(super) fn verdicts(scenario: &Scenario, outcomes: &[DownloadOutcome]) -> Vec
     verdicts
 }
 
+/// The verdict on the case's own threshold.
 fn case_verdict(
     case: &Case,
     threshold: Threshold,
@@ -110,7 +113,7 @@ fn case_verdict(
     }
 }
 
-/// What is asked of every case.
+/// The verdicts on the thresholds that apply to every case.
 fn common_verdicts(case: &Case, marline: &ClientOutcomes<'_>, groups: &[ClientOutcomes<'_>]) -> Vec<Verdict> {
     let is_steady = case.events.is_empty()
         && case.links.iter().all(|link| matches!(&link.downlink, Downlink::Rate { steps, .. } if steps.is_empty()));
@@ -137,6 +140,7 @@ fn nominal_rate(downlink: &Downlink) -> marline_core::units::Bitrate {
     }
 }
 
+/// The verdicts on the ratio to the best aria2 setting, over all pairs: median and worst.
 fn paired_verdicts(scenario: &Scenario, ratios: &[(f64, String)], median: f64, worst: f64) -> [Verdict; 2] {
     let values: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
     let largest = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0));
@@ -160,7 +164,8 @@ fn paired_verdicts(scenario: &Scenario, ratios: &[(f64, String)], median: f64, w
     ]
 }
 
-/// Cases `x` and `x-swapped`: how far apart their medians are, in percent, against the larger spread of the two.
+/// Compares the cases `x` and `x-swapped`: the difference of their medians in percent may be at most the larger
+/// spread of the two.
 fn order_verdicts(scenario: &Scenario, outcomes: &[DownloadOutcome]) -> Vec<Verdict> {
     let times = |case: &str| -> Vec<f64> {
         outcomes
@@ -183,7 +188,7 @@ fn order_verdicts(scenario: &Scenario, outcomes: &[DownloadOutcome]) -> Vec<Verd
         verdicts.push(Verdict {
             case: case.name.clone(),
             metric: "order of links: % between medians".into(),
-            // Beyond the runs' own spread, and half a percent that no one notices.
+            // At most the spread of the runs; half a percent is always permitted, because it is not noticeable.
             threshold: spread(&original).max(spread(&swapped_times)).max(0.5),
             marline: difference_percent,
             best_other: None,
@@ -218,7 +223,7 @@ fn is_other_client(name: &str) -> bool {
     name.starts_with("aria2") || name.starts_with("curl")
 }
 
-/// The smallest figure of the clients that count, and whose it is.
+/// The smallest figure of the matching clients, and the client's name.
 fn best<'a>(
     groups: &[ClientOutcomes<'a>],
     is_candidate: impl Fn(&str) -> bool,
@@ -268,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_over_the_ideal_is_met_or_missed_by_the_median() {
+    fn the_median_decides_whether_a_threshold_is_met() {
         let scenario = scenarios::load("floor-a").unwrap();
         let mut outcomes = runs("floor-a", "marline", &[6.0, 6.5, 6.1]);
         outcomes.extend(runs("floor-a", "aria2-s2", &[6.24, 6.24, 6.24]));
@@ -313,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_matters_only_beyond_the_spread() {
+    fn the_order_of_links_matters_only_beyond_the_spread() {
         let scenario = scenarios::load("floor-order").unwrap();
         let mut outcomes = runs("a", "marline", &[6.00, 6.02]);
         outcomes.extend(runs("a-swapped", "marline", &[6.01, 6.03]));

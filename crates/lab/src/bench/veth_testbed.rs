@@ -1,6 +1,6 @@
-//! Two network namespaces joined by plain veth pairs: no emulation, all the speed that the kernel has.
+//! Two network namespaces joined by plain veth pairs: no emulation, the full speed of the kernel.
 //!
-//! For what emulated links would hide: a client's own cost. Addresses and routes are as in the lab
+//! It measures what emulated links would hide: the CPU cost of a client. Addresses and routes are as in the lab
 //! ([`crate::network`]): link i is `10.(i+1).0.0/24`, the server is `10.99.0.1`.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,18 +22,18 @@ use crate::server::LabServer;
 use crate::veth::veth_request;
 use crate::{Congestion, CongestionReport, LabError, Service, Task, acquire_privileges};
 
-/// The running pair.
+/// The running testbed.
 pub(super) struct VethTestbed {
     server: LabServer,
     namespaces: Namespaces,
     pid_namespace: Option<PidNamespace>,
-    /// Its end lets the room's thread end.
+    /// Dropping the sender ends the thread of the PID namespace.
     _keep_alive: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl VethTestbed {
-    /// Builds it, with a server of this service; the client's devices are called by `names`.
+    /// Builds the testbed with a server of this service; `names` are the client's devices.
     pub(super) fn start(names: &[&str], service: &Service) -> Result<Self, LabError> {
         acquire_privileges()?;
         let new_namespace =
@@ -48,7 +48,7 @@ impl VethTestbed {
             .map_err(LabError::at_step("veth pairs"))?;
         client.run(|| configure_end(names, true)).map_err(LabError::at_step("the client's addresses"))?;
         server.run(|| configure_end(names, false)).map_err(LabError::at_step("the server's addresses"))?;
-        // The system's congestion control: without delay or loss it decides nothing.
+        // The congestion control has no effect here, without delay and loss.
         let congestion =
             CongestionReport { requested: Congestion::Cubic, client: String::new(), server: String::new() };
         let networks = Namespaces { client, server, sites: Vec::new(), congestion };
@@ -59,10 +59,10 @@ impl VethTestbed {
                 let _ = dropped.recv();
             }
         });
-        let result = receiver.recv().map_err(|_| LabError::Server("no room".into()))?;
+        let result = receiver.recv().map_err(|_| LabError::Server("the PID namespace's thread ended".into()))?;
         let pid_namespace = result.map_err(LabError::at_step("PID namespace"))?;
         let server = LabServer::start(service, false, 0, &networks, &pid_namespace)?;
-        let server = server.ok_or_else(|| LabError::Server("nothing to serve".into()))?;
+        let server = server.ok_or_else(|| LabError::Server("no service to start".into()))?;
         Ok(Self {
             server,
             namespaces: networks,
@@ -72,7 +72,7 @@ impl VethTestbed {
         })
     }
 
-    /// Runs a command at the client's end.
+    /// Runs a command in the client namespace and waits for it.
     pub(super) fn run(&self, task: &Task) -> Result<FinishedProcess, LabError> {
         let mut command = task.command(&[("{url}", self.server.url())]);
         let memory = PeakRss::start();
@@ -88,7 +88,7 @@ impl VethTestbed {
         RunningProcess::new(child, start_time, memory)?.wait(task.limit)
     }
 
-    /// Starts a command at the client's end, in the room.
+    /// Starts a command in the client namespace, in the testbed's PID namespace.
     pub(super) fn spawn(&self, command: &mut Command) -> std::io::Result<Child> {
         self.namespaces.client.run(|| {
             if let Some(room) = &self.pid_namespace {
@@ -98,7 +98,7 @@ impl VethTestbed {
         })
     }
 
-    /// Runs `work` on a thread at the client's end.
+    /// Runs `work` on a thread in the client namespace.
     pub(super) fn run_at_client<T: Send>(
         &self,
         work: impl FnOnce() -> std::io::Result<T> + Send,
@@ -106,7 +106,7 @@ impl VethTestbed {
         self.namespaces.client.run(work)
     }
 
-    /// The server.
+    /// The running server.
     pub(super) fn server(&self) -> &LabServer {
         &self.server
     }
@@ -118,7 +118,7 @@ impl Drop for VethTestbed {
             room.kill_all();
         }
         self.server.reap();
-        // The room is waited for by the thread's process; only then may its thread end.
+        // The PID namespace must be waited for before the thread that opened it may end.
         drop(self.pid_namespace.take());
         let (closed, _) = mpsc::channel();
         self._keep_alive = closed;
@@ -128,7 +128,7 @@ impl Drop for VethTestbed {
     }
 }
 
-/// Addresses and routes of one end, on a thread inside.
+/// Configures addresses and routes of one end, on a thread in its namespace.
 fn configure_end(names: &[&str], is_client: bool) -> std::io::Result<()> {
     for (name, value) in [("all/rp_filter", "0"), ("default/rp_filter", "0")] {
         let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}"), value);

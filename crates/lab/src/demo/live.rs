@@ -1,12 +1,13 @@
-//! `marline-lab demo live`: a live broadcast over three uplinks, none of which could carry it, two of which fail meanwhile.
+//! `marline-lab demo live`: a live broadcast over three uplinks, none of which is fast enough alone; two of them
+//! fail during the broadcast.
 //!
-//! In: links, a rate, a length. Out: a table of what arrived; the exit code says whether it was everything.
-//!
-//! 1. Nothing but marline, ffmpeg, socat and nginx takes part, each as distributions have it; see [`crate::live`].
-//! 2. The first link's device goes down after a quarter of the stream, the second one falls silent after three fifths; each
-//!    works again after a sixth. `--cut none` leaves them alone.
-//! 3. The exit code is 0 if every packet that ffmpeg sent was recorded, in order, over one RTMP connection, and ffmpeg has
-//!    dropped no frame; else 1. How long the stall was is printed and decides nothing: machines differ.
+//! 1. Besides marline only unmodified ffmpeg, socat and nginx take part, as distributions package them; see
+//!    [`crate::live`].
+//! 2. The device of the first link goes down after a quarter of the stream. The second link drops all packets after
+//!    three fifths. Each outage lasts a sixth of the stream. `--cut none` disables both.
+//! 3. The exit code is 0 if every packet that ffmpeg sent was recorded, in order and over one RTMP connection, and
+//!    ffmpeg dropped no frame; otherwise 1. The length of the stall is printed but does not affect the exit code,
+//!    because machines differ.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,71 +25,69 @@ use crate::results::{Backend, HostInfo};
 use crate::runner::command::{notice, prepare_run, print_line};
 use crate::{Congestion, LabError};
 
-/// `marline-lab demo live`.
+/// Options of `marline-lab demo live`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct LiveArgs {
-    /// So long is the stream.
+    /// Length of the stream in seconds.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(4..))]
     seconds: u32,
-    /// An uplink; may be given several times [default: three of 4 Mbit/s up].
+    /// An uplink; repeatable [default: three of 4 Mbit/s up].
     #[arg(long = "link", visible_alias = "links", value_name = "LINK", num_args = 1..)]
     links: Vec<LinkSpec>,
-    /// Picture and sound together.
+    /// Rate of video and audio together.
     #[arg(long, value_name = "RATE", default_value = "5200kbit/s")]
     bitrate: Bitrate,
-    /// How the links fail, the first and then the second one.
-    #[arg(long, value_enum, default_value_t = FailureChoice::Both)]
+    /// How the first and then the second link fail.
+    #[arg(long = "cut", value_enum, default_value_t = FailureChoice::Both)]
     failures: FailureChoice,
-    /// Relays.
+    /// Number of relays.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..9))]
     relays: u8,
-    /// Who says which relay is used: the fleet's service, or the edge's command line.
-    #[arg(long, value_enum, default_value_t = DEFAULT_ASSIGNMENT)]
+    /// Who selects the relay: the fleet service, or the command line of the edge.
+    #[arg(long = "assign", value_enum, default_value_t = DEFAULT_ASSIGNMENT)]
     relay_assignment: RelayAssignment,
-    /// How ffmpeg reaches the edge: by socat and the edge's proxy, or not knowing of it, in a LAN whose gateway the edge is.
-    #[arg(long, value_enum, default_value_t = DEFAULT_ACCESS)]
+    /// How ffmpeg reaches the edge: through socat and the edge's proxy, or transparently, in a LAN whose gateway is
+    /// the edge.
+    #[arg(long = "through", value_enum, default_value_t = DEFAULT_ACCESS)]
     edge_access: EdgeAccess,
-    /// Congestion control at both ends: cubic, bbr or reno.
+    /// Congestion control of client and server: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: Congestion,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Who assigns unless told otherwise.
+/// Default of the relay assignment.
 const DEFAULT_ASSIGNMENT: RelayAssignment = RelayAssignment::Fleet;
-/// How ffmpeg reaches the edge unless told otherwise.
+/// Default of the edge access.
 const DEFAULT_ACCESS: EdgeAccess = EdgeAccess::Lan;
 
-/// How links fail.
+/// How the two links fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum FailureChoice {
-    /// They do not.
+    /// No failures.
     None,
     /// Their devices go down.
     Carrier,
-    /// They lose everything without a word.
+    /// They drop all packets; the kernel is not notified.
     Silent,
-    /// One so, the other one so.
+    /// The first device goes down; the second link drops all packets.
     Both,
 }
 
-/// What it is without `--link`: 4 Mbit/s up each, so that none carries the stream and any two do.
+/// Default links. Each has 4 Mbit/s up, so that no single link carries the stream and any two do.
 const DEFAULT_LINKS: [&str; 3] = [
     "wifi,rate=12Mbit/s,up=4Mbit/s,rtt=30ms",
     "lte-a,rate=20Mbit/s,up=4Mbit/s,rtt=50ms",
     "lte-b,rate=20Mbit/s,up=4Mbit/s,rtt=80ms",
 ];
 
-/// Does it, and gives the exit code.
+/// Runs the demonstration and returns the exit code.
 pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
     let mut links = args.links.clone();
     if links.is_empty() {
-        links = DEFAULT_LINKS
-            .iter()
-            .map(|words| words.parse().expect("links that are written here are understood"))
-            .collect();
+        links = DEFAULT_LINKS.iter().map(|words| words.parse().expect("the default links parse")).collect();
     }
     let broadcast_config = BroadcastConfig { length: Duration::from_secs(args.seconds.into()), rate: args.bitrate };
     let cuts = failures(args.failures, broadcast_config.length, links.len())?;
@@ -128,13 +127,14 @@ pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
     }
     let is_whole = broadcast.is_complete();
     print_line(if is_whole {
-        "Everything that was sent was received."
+        "All packets that were sent were received."
     } else {
-        "NOT everything that was sent was received."
+        "NOT all packets that were sent were received."
     });
     Ok(u8::from(!is_whole))
 }
 
+/// The failures of the first and the second link.
 fn failures(cuts: FailureChoice, length: Duration, links: usize) -> Result<Vec<LinkFailure>, LabError> {
     let modes = match cuts {
         FailureChoice::None => return Ok(Vec::new()),
@@ -143,9 +143,7 @@ fn failures(cuts: FailureChoice, length: Duration, links: usize) -> Result<Vec<L
         FailureChoice::Both => [FailureMode::CarrierLost, FailureMode::Silent],
     };
     if links < 2 {
-        return Err(LabError::Spec(
-            "two links fail in turn: name two or more with --link, or say --cut none".into(),
-        ));
+        return Err(LabError::Spec("two links fail in turn: give two or more with --link, or --cut none".into()));
     }
     Ok(two_failures(length, modes).to_vec())
 }
@@ -166,7 +164,7 @@ fn announce(args: &LiveArgs, links: &[LinkSpec], cuts: &[LinkFailure]) {
     }
 }
 
-/// What arrived, and what it cost.
+/// The table of results.
 fn table(broadcast: &Broadcast) -> Table {
     let received = &broadcast.received;
     let row = |label: &str, value: String| vec![label.to_owned(), value];
@@ -175,15 +173,15 @@ fn table(broadcast: &Broadcast) -> Table {
         row("frames received", received.frames_received.to_string()),
         row("packets sent, with sound", received.packets_sent.to_string()),
         row("packets missing or changed", received.missing.to_string()),
-        row("packets that were not sent so", received.unexpected.to_string()),
+        row("packets received but not sent", received.unexpected.to_string()),
         row(
             "frames dropped by the encoder",
             broadcast.dropped_frames.map_or("unknown".into(), |frames| frames.to_string()),
         ),
-        row("encoder behind the camera, at most", format!("{:.2} s", broadcast.encoder_lag_s)),
+        row("largest lag of the encoder behind the camera", format!("{:.2} s", broadcast.encoder_lag_s)),
         row("RTMP disconnects", broadcast.disconnects.to_string()),
         row("longest stall at the receiver", format!("{:.2} s", broadcast.stall_s)),
-        row("delay that a viewer must buffer", format!("{:.2} s", broadcast.required_buffer_s)),
+        row("delay that a player must buffer", format!("{:.2} s", broadcast.required_buffer_s)),
     ];
     for impact in &broadcast.failures {
         let label = format!("stall when {} failed ({})", impact.link, impact.mode.name());
@@ -208,7 +206,7 @@ mod tests {
         let links: Vec<LinkSpec> = DEFAULT_LINKS.iter().map(|words| words.parse().unwrap()).collect();
         assert_eq!(links.len(), 3);
         assert!(DEFAULT_LINKS.iter().all(|words| words.contains("up=4Mbit/s")));
-        // With 1448 of 1500 bytes, RTMP's, TLS's and TCP's heads.
+        // An MTU of 1500 carries 1448 bytes of TCP payload; 2 % are headers of TLS and RTMP.
         let needed = 5.2 * 1500.0 / 1448.0 * 1.02;
         assert!(needed > 4.0 * 1.3 && needed < 8.0 * 0.85);
     }

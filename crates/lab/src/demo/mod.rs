@@ -1,11 +1,11 @@
-//! `marline-lab demo`: one download over each of two links alone, then over both, before one's eyes.
+//! `marline-lab demo`: one download over each of two links alone, then over both, shown while it runs.
 //!
-//! 1. In real time the program's own progress is shown, as everybody who uses `marline get` sees it: one bar per link on
-//!    a terminal, a line per second otherwise. It is `marline`, real kernel TCP and a real web server.
-//! 2. In virtual time (`--sim`) each download is shown as it went: one line of throughput over time per link.
-//! 3. At the end a table, and a page with the throughput over time.
+//! 1. In real time the output is that of `marline get`: one bar per link on a terminal, otherwise a line per
+//!    second. It runs `marline`, kernel TCP and a real web server.
+//! 2. In virtual time (`--sim`) each download is shown afterwards: one line of throughput over time per link.
+//! 3. At the end it prints a table and writes a page with the throughput over time.
 //!
-//! `marline-lab demo live` is another one: a broadcast through an edge ([`live`]).
+//! `marline-lab demo live` is another demonstration: a broadcast through an edge ([`live`]).
 
 mod live;
 
@@ -21,24 +21,24 @@ use crate::runner::command::{exit_code, notice, page, prepare_run, print_line};
 use crate::runner::{Results, RunPlan};
 use crate::{LabError, scenarios};
 
-/// `marline-lab demo`.
+/// Options of `marline-lab demo`.
 #[derive(Clone, Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DemoArgs {
     #[command(subcommand)]
     command: Option<DemoCommand>,
-    /// A tenth of it: 25 MB instead of 250 MB.
+    /// Download 25 MB instead of 250 MB.
     #[arg(long)]
     quick: bool,
-    /// In virtual time: needs no privilege and no programs, and takes no time.
+    /// Run in virtual time: needs no privileges and no other programs, and ends at once.
     #[arg(long)]
     sim: bool,
-    /// Where the page goes.
-    #[arg(long, value_name = "FILE", default_value = "marline-demo.html")]
+    /// Write the page with throughput over time to this file.
+    #[arg(long = "page", value_name = "FILE", default_value = "marline-demo.html")]
     page_path: PathBuf,
 }
 
-/// Another demonstration.
+/// Further demonstrations.
 #[derive(Clone, Debug, Subcommand)]
 enum DemoCommand {
     /// Broadcast live video through an edge over three uplinks, two of which fail in turn.
@@ -47,18 +47,18 @@ enum DemoCommand {
 }
 
 const AFTER_LIVE: &str = "\
-ffmpeg pushes RTMP; `marline edge`, the gateway of its network, carries it over all links to the `marline relay` that the fleet's
-service has chosen, and that on to nginx, which records. Each packet that ffmpeg made is looked for in the recording. The exit
+ffmpeg pushes RTMP; `marline edge`, the gateway of its network, carries it over all links to the `marline relay` that the fleet
+service has selected; the relay forwards it to nginx, which records it. Every packet of ffmpeg is compared with the recording. The exit
 code is 0 if all were received in order over one connection and no frame was dropped, else 1.
-Needs ffmpeg, nginx with libnginx-mod-rtmp, and socat; docs/lab.md tells what the lines of its table are.
+Needs ffmpeg, nginx with libnginx-mod-rtmp, and socat; docs/lab.md explains the lines of the table.
 Example:
   sudo marline-lab demo live --seconds 30 --bitrate 6Mbit/s --link wifi,rate=20Mbit/s,up=5Mbit/s,rtt=30ms \\
       --link lte,rate=20Mbit/s,up=5Mbit/s,rtt=60ms";
 
-/// What `--quick` downloads.
+/// Size of the download with `--quick`.
 const QUICK_SIZE: DataSize = DataSize::from_bytes(25_000_000);
 
-/// Does it, and gives the exit code: 1 if a download failed.
+/// Runs the demonstration and returns the exit code: 1 if a download failed.
 pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
     if let Some(DemoCommand::Live(args)) = &args.command {
         return live::run(args);
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
     let page_file = ResultFile::open(&args.page_path)?;
     prepare_run(backend)?;
     if backend == Backend::Lab {
-        // What is missing is reported before anything is announced.
+        // Report a missing program before announcing the first download.
         crate::program::marline()?;
     }
     for case in &scenario.cases {
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
         print_line(&format!("{} {description}, over two emulated links:\n  {}", case.size, links.join("\n  ")));
     }
     let mut results = Results::default();
-    // One client after the other, so that each is announced before it starts.
+    // One plan per client, so that each client is announced before it starts.
     for client in scenario.clients.clone() {
         let mut single_client = scenario.clone();
         single_client.clients = vec![client.clone()];
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
     Ok(exit_code(&results))
 }
 
-/// Time, goodput, and goodput as a share of what the links reached alone, added up.
+/// Time, goodput, and goodput as a share of the sum of the links' goodputs alone.
 fn table(outcomes: &[DownloadOutcome]) -> Table {
     let name = |outcome: &DownloadOutcome| match outcome.client.split_once(':') {
         Some((_, link)) => format!("{link} alone"),
@@ -143,7 +143,7 @@ fn table(outcomes: &[DownloadOutcome]) -> Table {
     }
 }
 
-/// Throughput over time, one line per link in use.
+/// Throughput over time, one line per link that carried data.
 fn throughput_lines(outcome: &DownloadOutcome) -> Vec<String> {
     let peak = outcome.links.iter().flat_map(|link| to_columns(&link.rates_mbps())).fold(1.0, f64::max);
     let active_links = outcome.links.iter().filter(|link| link.span_s.is_some());
@@ -160,15 +160,16 @@ fn throughput_lines(outcome: &DownloadOutcome) -> Vec<String> {
         .collect()
 }
 
-/// At most so many bars in a line.
+/// Maximum number of bars in a line.
 const COLUMNS: usize = 60;
 
-/// Neighbouring slots averaged until a line holds them.
+/// Averages neighboring slots until at most [`COLUMNS`] are left.
 fn to_columns(rates: &[f64]) -> Vec<f64> {
     let chunk_len = rates.len().div_ceil(COLUMNS).max(1);
     rates.chunks(chunk_len).map(|chunk| stats::mean(chunk).unwrap_or(0.0)).collect()
 }
 
+/// Draws the rates as bars; a full bar is `peak`.
 fn sparkline(rates: &[f64], peak: f64) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let height = |rate: f64| HEIGHTS[((rate / peak * 8.0).ceil() as usize).clamp(1, 8) - 1];

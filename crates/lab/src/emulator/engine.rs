@@ -1,10 +1,11 @@
-//! The loop that drives sim's links in real time: read what the TUNs have, push it; pop what is due, write it; sleep.
+//! Event loop that drives the link model in real time: reads packets from the TUN devices into the links, and
+//! writes packets that are due to the other end.
 //!
-//! 1. One thread sleeps in `epoll` on all TUNs, a timer set to the absolute time of the next event, and a bell for
-//!    orders. It never spins: a real-time thread that does is stopped for 50 ms in each second, and a normal one takes
-//!    the processor from the programs it serves (both measured).
-//! 2. At most [`BATCH`] packets are read from a TUN before what is due is delivered.
-//! 3. Until the first [`Order::Begin`] nothing passes: what is read is thrown away.
+//! 1. One thread sleeps in `epoll` on all TUN devices, on a timer set to the absolute time of the next event, and
+//!    on an eventfd for commands. It never spins: the kernel stops a spinning real-time thread for 50 ms in each
+//!    second, and a normal thread that spins takes CPU from the programs that it serves (both measured).
+//! 2. At most [`MAX_READ_BATCH`] packets are read from a TUN device before due packets are delivered.
+//! 3. Packets that arrive before the first [`EmulatorCommand::Start`] are discarded.
 //! 4. Each run begins with fresh links at time zero, so that traces, schedules and seeds start with the command.
 
 use std::io;
@@ -23,41 +24,41 @@ use super::lateness::LatenessHistogram;
 use super::{EmulationReport, LinkReport, MpPrioRequest, TrafficSample, mp_prio};
 use crate::network::TunPair;
 
-/// Packets read from one TUN in one turn (measured: more delays the others, fewer costs wake-ups).
+/// Packets read from one TUN device per wake-up. Measured: more delays the other devices, fewer costs wake-ups.
 const MAX_READ_BATCH: usize = 32;
-/// No IP packet is longer.
+/// Largest possible IP packet.
 const MAX_PACKET: usize = 65_536;
 
-/// What the thread is told to do.
+/// Commands to the emulator's thread.
 #[derive(Debug)]
 pub(super) enum EmulatorCommand {
-    /// A command starts at this time of the clock: fresh links, fresh counters.
+    /// Start a run at this time of the monotonic clock (nanoseconds): fresh links, fresh counters.
     Start(u64, SyncSender<()>),
-    /// Change a link now.
+    /// Apply a change to the link with this index now.
     Change(usize, LinkEventKind),
-    /// Lose the next so many requests of the client for another priority over this link.
+    /// Drop the next n packets of the client that carry MP_PRIO over this link.
     LoseMpPrio(usize, u32),
-    /// Tell what was seen since the last `Begin`.
+    /// Send the counters since the last `Start`.
     Report(SyncSender<EmulationReport>),
     /// End the thread.
     Stop,
 }
 
-/// Everything that belongs to one link.
+/// State of one link.
 struct EmulatedLink {
     spec: LinkSpec,
     tun_pair: TunPair,
     link: Option<Link<Vec<u8>>>,
-    /// Bytes delivered down and up, by slot.
+    /// Bytes delivered down and up, per slot of [`EmulationReport::SLOT`].
     timeline: Vec<[u64; 2]>,
     down_span: Option<(Instant, Instant)>,
     traffic_samples: Vec<TrafficSample>,
     mp_prio_requests: Vec<MpPrioRequest>,
-    /// So many requests for another priority are still to be lost.
+    /// Number of MP_PRIO packets that are still to be dropped.
     mp_prio_to_lose: u32,
 }
 
-/// The loop's state.
+/// State of the event loop.
 pub(super) struct Engine {
     links: Vec<EmulatedLink>,
     events: Vec<(Duration, usize, LinkEventKind)>,
@@ -74,7 +75,8 @@ pub(super) struct Engine {
     buffer: Vec<u8>,
 }
 
-/// Tokens of the two descriptors that are no TUN; a TUN's token is twice its link's place, plus one at the server.
+/// `epoll` tokens of the two descriptors that are not TUN devices. The token of a TUN device is twice the index of
+/// its link, plus one at the server.
 const TIMER: u64 = u64::MAX;
 const WAKEUP: u64 = u64::MAX - 1;
 
@@ -122,7 +124,7 @@ impl Engine {
         })
     }
 
-    /// Works until told to stop.
+    /// Runs until [`EmulatorCommand::Stop`].
     pub(super) fn run(mut self, real_time: bool) -> io::Result<()> {
         self.real_time = real_time;
         let mut ready = Vec::with_capacity(64);
@@ -136,7 +138,7 @@ impl Engine {
             }
             for event in &ready {
                 match event.data.u64() {
-                    // Arming it again is what clears it.
+                    // Setting the timer again clears its readiness, so `arm` must not skip it.
                     TIMER => self.armed_at = None,
                     WAKEUP => {
                         if !self.handle_commands()? {
@@ -154,7 +156,7 @@ impl Engine {
         Instant::from_nanos(clock::now().saturating_sub(self.start_time))
     }
 
-    /// Sets the timer to the next event, if that has changed.
+    /// Sets the timer to the next event of all links, if it has changed.
     fn arm(&mut self) -> io::Result<()> {
         let next_event = self.links.iter().filter_map(|port| port.link.as_ref()?.next_event()).min();
         let deadline = next_event.map_or(u64::MAX, |at| self.start_time.saturating_add(at.as_nanos()));
@@ -165,6 +167,7 @@ impl Engine {
         Ok(())
     }
 
+    /// Moves packets from one TUN device into its link, and records them where they leave the client.
     fn read_tun(&mut self, token: u64) {
         let start_time = self.start_time;
         let Some(port) = self.links.get_mut((token / 2) as usize) else { return };
@@ -196,6 +199,7 @@ impl Engine {
         }
     }
 
+    /// Writes all packets that are due to the TUN device at their destination.
     fn deliver_due(&mut self) {
         for index in 0..self.links.len() {
             let now = self.now();
@@ -203,7 +207,7 @@ impl Engine {
             let Some(link) = &mut port.link else { continue };
             while let Some((due, direction, packet)) = link.pop_due(now) {
                 let tun = if direction == Direction::Down { &port.tun_pair.client } else { &port.tun_pair.server };
-                // A full or refusing device is a lost packet, as on any network; nothing else is to be done.
+                // A full device drops the packet, as a network would; there is nothing to repair.
                 let _ = tun.send(&packet);
                 let written = Instant::from_nanos(clock::now().saturating_sub(self.start_time));
                 self.lateness.record(written.since(due));
@@ -217,14 +221,14 @@ impl Engine {
         }
     }
 
-    /// Carries out what waits; false to stop.
+    /// Executes the pending commands; returns false after `Stop`.
     fn handle_commands(&mut self) -> io::Result<bool> {
         let _ = rustix::io::read(&*self.wakeup, &mut [0_u8; 8]);
         loop {
             match self.commands.try_recv() {
                 Ok(EmulatorCommand::Start(start_time, reply)) => {
                     self.start_run(start_time);
-                    // Whoever no longer waits for an answer does not need it.
+                    // The requester may have given up waiting; then the reply is not needed.
                     let _ = reply.send(());
                 }
                 Ok(EmulatorCommand::Change(index, change)) => {
@@ -248,6 +252,7 @@ impl Engine {
         }
     }
 
+    /// Replaces all links and counters by fresh ones whose time zero is `start_time`.
     fn start_run(&mut self, start_time: u64) {
         self.start_time = start_time;
         self.armed_at = None;
@@ -289,10 +294,11 @@ impl Engine {
     }
 }
 
+/// Adds a packet to the slot of its time.
 fn count_bytes(timeline: &mut Vec<[u64; 2]>, direction: Direction, at: Instant, bytes: usize) {
     let index = usize::try_from(at.since(Instant::ZERO).as_nanos() / EmulationReport::SLOT.as_nanos())
         .unwrap_or(usize::MAX);
-    // A day of slots; what comes later is still in the sums.
+    // The timeline is limited to one day of slots; later packets count only in the totals.
     if index >= 864_000 {
         return;
     }
@@ -304,7 +310,7 @@ fn count_bytes(timeline: &mut Vec<[u64; 2]>, direction: Direction, at: Instant, 
     }
 }
 
-/// Joins what passes within a millisecond.
+/// Adds a packet to the samples; packets within the same millisecond share one sample.
 fn add_traffic_sample(samples: &mut Vec<TrafficSample>, direction: Direction, at: Instant, packet: &[u8]) {
     let at = at.since(Instant::ZERO);
     let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
@@ -322,7 +328,7 @@ fn add_traffic_sample(samples: &mut Vec<TrafficSample>, direction: Direction, at
     }
 }
 
-/// Signs that are kept of a link: hours of a busy one.
+/// Maximum number of samples per link: hours of a busy link.
 const MAX_TRAFFIC_SAMPLES: usize = 8_000_000;
 
 #[cfg(test)]
@@ -330,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_within_a_millisecond_is_one_sign() {
+    fn packets_within_a_millisecond_share_one_sample() {
         let mut signs = Vec::new();
         let mut put = |micros: u64, direction, bytes| {
             add_traffic_sample(&mut signs, direction, Instant::from_nanos(micros * 1000), &vec![0; bytes]);

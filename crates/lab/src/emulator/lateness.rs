@@ -1,28 +1,28 @@
 //! How late packets left the emulator: a histogram of fixed size with an error of at most 1 %.
 //!
-//! Keeping every sample was not chosen: a run of minutes at full speed has tens of millions.
+//! Keeping every sample was rejected: a run of minutes at full speed has tens of millions.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram as Counts;
 
-/// Lateness of all packets of a run.
+/// Lateness of all packets of a run: the time between the due time and the write to the TUN device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Packets measured.
+    /// Number of packets measured.
     pub packets: u64,
-    /// Half of them were at most this late.
+    /// Median.
     pub p50: Duration,
-    /// All but one in a hundred.
+    /// 99th percentile.
     pub p99: Duration,
-    /// The latest.
+    /// Maximum.
     pub max: Duration,
 }
 
-/// Collects samples.
+/// Histogram of lateness samples.
 #[derive(Clone, Debug)]
 pub(super) struct LatenessHistogram {
-    /// In microseconds.
+    /// Counts per lateness in microseconds.
     counts: Counts<u64>,
     max: Duration,
 }
@@ -44,10 +44,10 @@ impl LatenessHistogram {
     }
 }
 
-/// Significant decimal digits of a sample: 1 %.
+/// Significant decimal digits of a sample, which bound the error to 1 %.
 const DIGITS: u8 = 2;
 
-/// Twelve days in microseconds; longer samples count as this one.
+/// Largest value in microseconds (twelve days); larger samples count as this one.
 const LONGEST: u64 = 1 << 40;
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_samples() {
+    fn quantiles_match_the_samples() {
         let mut histogram = LatenessHistogram::new();
         assert_eq!(histogram.lateness(), Lateness::default());
         for micros in 1..=100 {

@@ -1,4 +1,5 @@
-//! The emulator's thread, seen from outside: start it, tell it that a command begins, ask it what it saw.
+//! The emulator: a thread that carries packets between the two ends of all links, and the handle that starts and
+//! controls it.
 
 mod engine;
 mod lateness;
@@ -23,7 +24,7 @@ use engine::{EmulatorCommand, Engine};
 pub use lateness::Lateness;
 pub use report::{EmulationReport, LinkReport, MpPrioRequest, TrafficSample};
 
-/// The running thread. Dropping it ends the thread, and with it the room.
+/// Handle of the running thread. Dropping it ends the thread, and with it the PID namespace.
 #[derive(Debug)]
 pub(crate) struct Emulator {
     commands: Sender<EmulatorCommand>,
@@ -32,8 +33,8 @@ pub(crate) struct Emulator {
 }
 
 impl Emulator {
-    /// Starts the thread, which also opens the room in which the lab's programs will live: the room dies with its
-    /// thread, and this one lives exactly as long as the lab.
+    /// Starts the thread. The thread also opens the PID namespace of the lab's programs: a PID namespace ends with
+    /// the thread that opened it, and this thread lives exactly as long as the lab.
     pub(crate) fn start(
         links: Vec<(LinkSpec, TunPair)>,
         events: Vec<(Duration, usize, LinkEventKind)>,
@@ -53,22 +54,22 @@ impl Emulator {
         Ok((Self { commands, wakeup, thread: Some(thread) }, pid_namespace))
     }
 
-    /// Fresh links and counters, from this time of the clock on. Comes back when they are in place.
+    /// Starts a run at this time of the clock, with fresh links and counters. Returns when they are in place.
     pub(crate) fn start_run(&self, start_time: u64) -> Result<(), LabError> {
         self.request(|done| EmulatorCommand::Start(start_time, done))
     }
 
-    /// Changes the link with this place now.
+    /// Applies a change to the link with this index now.
     pub(crate) fn change(&self, link: usize, change: LinkEventKind) -> Result<(), LabError> {
         self.send(EmulatorCommand::Change(link, change))
     }
 
-    /// Loses the next so many requests of the client for another priority of a subflow over this link.
+    /// Drops the next `count` packets of the client that carry MP_PRIO over this link.
     pub(crate) fn lose_mp_prio(&self, link: usize, count: u32) -> Result<(), LabError> {
         self.send(EmulatorCommand::LoseMpPrio(link, count))
     }
 
-    /// What was seen since the last begin.
+    /// Counters since the start of the run.
     pub(crate) fn report(&self) -> Result<EmulationReport, LabError> {
         self.request(EmulatorCommand::Report)
     }
@@ -88,7 +89,7 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        // It fails only if the thread has ended already.
+        // Sending fails only if the thread has ended already.
         let _ = self.send(EmulatorCommand::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -100,6 +101,7 @@ fn thread_gone() -> LabError {
     LabError::Emulator("its thread is gone; the reason was printed above".into())
 }
 
+/// Body of the thread: opens the PID namespace, raises the priority and runs the event loop.
 fn run_thread(engine: Engine, result_sender: &SyncSender<std::io::Result<PidNamespace>>) {
     let pid_namespace = PidNamespace::create();
     let has_failed = pid_namespace.is_err();
@@ -108,7 +110,8 @@ fn run_thread(engine: Engine, result_sender: &SyncSender<std::io::Result<PidName
     }
     let real_time = priority::set_real_time(REAL_TIME_PRIORITY).is_ok();
     if !real_time {
-        // Not permitted either, most likely: then the lateness tells how well it goes without.
+        // Without real-time priority a better nice value helps; if that is not permitted either, the measured
+        // lateness shows the effect.
         let _ = priority::set_nice(-20);
     }
     if let Err(error) = engine.run(real_time) {
@@ -116,5 +119,5 @@ fn run_thread(engine: Engine, result_sender: &SyncSender<std::io::Result<PidName
     }
 }
 
-/// Above everything that is not real-time, below what the kernel itself runs so.
+/// Above all processes that are not real-time, below the kernel's own real-time threads.
 const REAL_TIME_PRIORITY: i32 = 10;

@@ -1,13 +1,11 @@
-//! What is looked at of the TCP packets that pass: how much payload they have, and requests for a subflow's priority
-//! (MP_PRIO, RFC 8684 §3.3.8).
+//! Inspection of TCP packets that pass the emulator: length of the payload, and requests to change a subflow's
+//! priority (MP_PRIO, RFC 8684 section 3.3.8).
 //!
-//! In: an IP packet as a TUN has it. Out: bytes of payload; whether it asks for a subflow to be a backup, or no longer to
-//! be one.
-//!
-//! The option rides in one acknowledgement that nobody sends again, which is why a test wants to lose exactly that packet
-//! and to know when the next one comes.
+//! An MP_PRIO option is sent on one ACK that is not retransmitted. So a test needs to drop exactly that packet, and
+//! to know when the next one arrives.
 
-/// What a packet asks for: `Some(true)` to be a backup, `Some(false)` not to be one; none: nothing of the kind.
+/// The MP_PRIO request in an IP packet: `Some(true)` makes the subflow a backup, `Some(false)` a regular one;
+/// `None` if there is no such option.
 pub(super) fn mp_prio_backup(packet: &[u8]) -> Option<bool> {
     let (segment, header) = tcp_segment(packet)?;
     let mut options = segment.get(20..header)?;
@@ -24,12 +22,12 @@ pub(super) fn mp_prio_backup(packet: &[u8]) -> Option<bool> {
     }
 }
 
-/// Bytes of TCP's payload; of what is no TCP, none.
+/// Bytes of TCP payload in an IP packet; 0 if it is not TCP.
 pub(super) fn payload_len(packet: &[u8]) -> usize {
     tcp_segment(packet).map_or(0, |(segment, header)| segment.len().saturating_sub(header))
 }
 
-/// A TCP segment, and how long its header is.
+/// The TCP segment of an IP packet, and the length of the TCP header.
 fn tcp_segment(packet: &[u8]) -> Option<(&[u8], usize)> {
     let header = match packet.first()? >> 4 {
         4 if *packet.get(9)? == PROTOCOL_TCP => usize::from(packet.first()? & 15) * 4,
@@ -40,7 +38,7 @@ fn tcp_segment(packet: &[u8]) -> Option<(&[u8], usize)> {
     Some((segment, usize::from(segment.get(12)? >> 4) * 4))
 }
 
-/// IANA's numbers: the protocol, the kinds of TCP options, and the subtype of MPTCP's.
+/// IANA numbers of the protocol and of the TCP option kinds, and the MPTCP option subtype.
 const PROTOCOL_TCP: u8 = 6;
 const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
@@ -51,7 +49,7 @@ const SUBTYPE_MP_PRIO: u8 = 5;
 mod tests {
     use super::*;
 
-    /// An acknowledgement with these options.
+    /// An ACK with these TCP options.
     fn packet(options: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, PROTOCOL_TCP, 0, 0, 10, 2, 0, 2, 10, 99, 0, 1];
         packet.extend([0; 12]);
@@ -63,19 +61,19 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_is_found_behind_other_options() {
+    fn mp_prio_is_found_behind_other_options() {
         let stamp = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
         let with = |option: &[u8]| mp_prio_backup(&packet(&[&stamp[..], option].concat()));
         assert_eq!(with(&[30, 3, 0x51]), Some(true));
         assert_eq!(with(&[30, 3, 0x50]), Some(false));
         assert_eq!(with(&[30, 4, 0x51, 2]), Some(true));
-        // A data sequence signal, and then the priority.
+        // A Data Sequence Signal, then MP_PRIO.
         assert_eq!(with(&[30, 8, 0x20, 1, 0, 0, 0, 9, 30, 3, 0x51]), Some(true));
         assert_eq!(with(&[30, 8, 0x20, 1, 0, 0, 0, 9]), None);
     }
 
     #[test]
-    fn payload_is_what_lies_behind_the_header() {
+    fn payload_begins_after_the_tcp_header() {
         let mut whole = packet(&[30, 3, 0x51, 0]);
         assert_eq!(payload_len(&whole), 0);
         whole.extend([7; 100]);
@@ -84,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_no_tcp_asks_for_nothing() {
+    fn truncated_packets_and_other_protocols_have_no_mp_prio() {
         let whole = packet(&[30, 3, 0x51, 0]);
         assert_eq!(mp_prio_backup(&whole), Some(true));
         for length in 0..43 {

@@ -1,10 +1,9 @@
-//! Flows of programs through an edge, and servers for them: one that takes, one that gives, an echo.
+//! Flows of test programs through an edge, and servers for them: a sink, a source and an echo server.
 //!
-//! In: a target, how many bytes, which way. Out: when which of them arrived.
-//!
-//! 1. Bytes are counted where they arrive: what lies in the sender's buffers has not been carried.
-//! 2. Time counts from before the connection to the end of the last byte: opening and slow start are part of a transfer.
-//! 3. Server and client are threads of this program in the two namespaces; sockets are plain.
+//! 1. Bytes are counted at the receiver: data in the sender's buffers has not been transferred.
+//! 2. Time counts from before the connection attempt to the last byte: connection setup and slow start are part of
+//!    a transfer.
+//! 3. Client and server are threads of this program in the two namespaces, with ordinary sockets.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,22 +16,22 @@ use super::EDGE_ADDRESS;
 use crate::network::SERVER;
 use crate::{Lab, LabError};
 
-/// Where the servers of this module listen, at the server's end.
+/// Address of the servers of this module, in the server namespace.
 pub(crate) const TARGET_ADDRESS: (Ipv4Addr, u16) = (SERVER, 9000);
 
-/// How a program goes.
+/// How a program connects to the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ClientTransport {
-    /// To the edge, with CONNECT.
+    /// Through the edge, with CONNECT.
     Edge,
     /// Plain TCP over the default route.
     Plain,
-    /// MPTCP that begins over the default route.
+    /// MPTCP whose first subflow uses the default route.
     Mptcp,
 }
 
 impl ClientTransport {
-    /// A connection to the target, on a thread at the client's end.
+    /// Connects to the target; must run on a thread in the client namespace.
     pub(crate) fn connect(self, timeout: Duration) -> io::Result<TcpStream> {
         match self {
             Self::Edge => tunnel(TARGET_ADDRESS.into(), timeout),
@@ -45,7 +44,7 @@ impl ClientTransport {
         }
     }
 
-    /// What the server must speak; an edge's relay comes with plain TCP.
+    /// The protocol that the server must listen with; an edge's relay connects with plain TCP.
     const fn protocol(self) -> Option<Protocol> {
         match self {
             Self::Edge | Self::Plain => None,
@@ -54,7 +53,8 @@ impl ClientTransport {
     }
 }
 
-/// A tunnel of the edge to there, asked for like any program does, on a thread at the client's end.
+/// Opens a tunnel through the edge with CONNECT, as any program would; must run on a thread in the client
+/// namespace.
 pub(crate) fn tunnel(target: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let mut stream = connect_tcp(EDGE_ADDRESS.parse().map_err(io::Error::other)?, timeout)?;
     write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")?;
@@ -73,7 +73,7 @@ fn with_timeouts(stream: TcpStream, timeout: Duration) -> io::Result<TcpStream> 
     Ok(stream)
 }
 
-/// Reads the head of an answer, byte by byte: what follows is the flow's.
+/// Reads the head of the response byte by byte, because the bytes after it belong to the flow.
 fn read_connect_response(stream: &mut TcpStream) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -81,50 +81,50 @@ fn read_connect_response(stream: &mut TcpStream) -> io::Result<()> {
         stream.read_exact(&mut byte)?;
         head.extend(byte);
         if head.len() > 8192 {
-            return Err(io::Error::other("the edge's answer has no end"));
+            return Err(io::Error::other("the head of the edge's response is too long"));
         }
     }
     let head = String::from_utf8_lossy(&head).into_owned();
     match head.split(' ').nth(1) {
         Some("200") => Ok(()),
-        _ => Err(io::Error::other(format!("the edge answers {}", head.lines().next().unwrap_or_default()))),
+        _ => Err(io::Error::other(format!("the edge responds {}", head.lines().next().unwrap_or_default()))),
     }
 }
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     /// To the server.
     Up,
-    /// From it.
+    /// From the server.
     Down,
 }
 
-/// A transfer as its receiver saw it.
+/// A transfer as measured at its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransferResult {
-    /// Bytes that arrived.
+    /// Bytes received.
     pub(crate) bytes: u64,
-    /// From before the connection to the last of them.
+    /// Time from before the connection attempt to the last byte.
     pub(crate) time: Duration,
-    /// From [`SETTLED`] on, bits a second.
+    /// Rate after [`SETTLE_TIME`], in bit/s.
     pub(crate) settled_bps: f64,
 }
 
 impl TransferResult {
-    /// Mbit/s in all.
+    /// Mean rate of the whole transfer in Mbit/s.
     pub(crate) fn mbps(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64().max(1e-9)
     }
 }
 
-/// Windows are open after so long; rates from then on are beside the whole ones.
+/// Time after which congestion and receive windows have opened; the rate after it is reported beside the mean rate.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(3);
 
-/// When how many bytes arrived.
+/// Received chunks: time and number of bytes.
 type Arrivals = Vec<(Instant, u64)>;
 
-/// Carries so many bytes; the error is one of the flow, not of the lab.
+/// Transfers `bytes`. The inner error is a failure of the flow, the outer one a failure of the lab.
 pub(crate) fn transfer(
     lab: &Lab,
     transport: ClientTransport,
@@ -145,12 +145,12 @@ pub(crate) fn transfer(
         Ok(Some(arrivals)) => to_result(&arrivals, start, bytes),
         Ok(None) => match server_arrivals.recv_timeout(limit) {
             Ok(arrivals) => to_result(&arrivals, start, bytes),
-            Err(_) => Err("it does not end".to_owned()),
+            Err(_) => Err("the transfer did not end in time".to_owned()),
         },
     })
 }
 
-/// So many bytes, and the end.
+/// Sends this many bytes and closes the sending direction.
 fn send_bytes(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
     let block = vec![0x5a_u8; 64 * 1024];
     let mut remaining = bytes;
@@ -162,7 +162,7 @@ fn send_bytes(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
     stream.shutdown(std::net::Shutdown::Write)
 }
 
-/// All that comes.
+/// Receives until the end of the stream or an error.
 fn receive_all(stream: &mut TcpStream) -> Arrivals {
     let (mut arrivals, mut buffer) = (Vec::new(), vec![0; 256 * 1024]);
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
@@ -171,7 +171,7 @@ fn receive_all(stream: &mut TcpStream) -> Arrivals {
     arrivals
 }
 
-/// What the arrivals come to.
+/// Computes the result from the received chunks; an error if their number of bytes is not as expected.
 fn to_result(arrivals: &[(Instant, u64)], start: Instant, expected: u64) -> Result<TransferResult, String> {
     let bytes: u64 = arrivals.iter().map(|(_, bytes)| bytes).sum();
     if bytes != expected {
@@ -188,7 +188,7 @@ fn to_result(arrivals: &[(Instant, u64)], start: Instant, expected: u64) -> Resu
     })
 }
 
-/// A server of one connection; what arrived there when comes at its end.
+/// Starts a server for one connection. The receiver gets its received chunks when the connection ends.
 fn start_server(
     lab: &Lab,
     transport: ClientTransport,
@@ -200,21 +200,21 @@ fn start_server(
     std::thread::spawn(move || {
         let Ok((mut stream, _)) = listener.accept() else { return };
         match direction {
-            // Nobody waits any more: the upload was given up.
+            // The receiver is gone if the upload was given up.
             Direction::Up => drop(sender.send(receive_all(&mut stream))),
-            // The client tells what has not come.
+            // If the transfer is incomplete, the client reports it.
             Direction::Down => drop(send_bytes(&mut stream, bytes)),
         }
     });
     Ok(arrivals)
 }
 
-/// A server that says back what it hears, for as long as the lab lasts.
+/// Starts an echo server that runs as long as the lab.
 pub(crate) fn start_echo(lab: &Lab) -> Result<(), LabError> {
     start_echo_at(lab, TARGET_ADDRESS.into())
 }
 
-/// The same there.
+/// The same at this address.
 pub(crate) fn start_echo_at(lab: &Lab, address: SocketAddr) -> Result<(), LabError> {
     let listener = listen(lab, address, None)?;
     std::thread::spawn(move || {
@@ -227,14 +227,16 @@ pub(crate) fn start_echo_at(lab: &Lab, address: SocketAddr) -> Result<(), LabErr
     Ok(())
 }
 
-/// Sends a word through the edge and waits for it; how long that took, from before the connection on.
+/// Sends a message through the edge to the echo server and waits for its return. The result is the time from before
+/// the connection attempt.
 pub(crate) fn echo_round_trip(lab: &Lab, timeout: Duration) -> Result<Duration, String> {
     echo_round_trip_to(lab, TARGET_ADDRESS.into(), timeout)
 }
 
-/// The same from there.
+/// The same for an echo server at this address.
 pub(crate) fn echo_round_trip_to(lab: &Lab, server: SocketAddr, timeout: Duration) -> Result<Duration, String> {
     let start = Instant::now();
+    // Any 17 bytes will do.
     let message = b"is anybody there?";
     let received = lab.run_at_client(|| {
         let mut stream = tunnel(server, timeout)?;
@@ -245,12 +247,12 @@ pub(crate) fn echo_round_trip_to(lab: &Lab, server: SocketAddr, timeout: Duratio
     });
     match received {
         Ok(received) if received == *message => Ok(start.elapsed()),
-        Ok(_) => Err("other bytes came back".into()),
+        Ok(_) => Err("the echo server returned wrong bytes".into()),
         Err(error) => Err(format!("{error} after {:.1?}", start.elapsed())),
     }
 }
 
-/// A listener at the server's end. A port that an earlier one has left may be used again at once.
+/// Opens a listener in the server namespace. SO_REUSEADDR makes a port of an earlier listener usable at once.
 fn listen(lab: &Lab, address: SocketAddr, protocol: Option<Protocol>) -> Result<TcpListener, LabError> {
     let bind = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
@@ -267,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transfer_is_counted_from_before_its_connection() {
+    fn the_time_of_a_transfer_includes_its_connection_setup() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let seen = [(at(1000), 1_000_000), (at(4000), 500_000), (at(5000), 500_000)];

@@ -1,18 +1,18 @@
-//! A whole fleet in a lab: an edge at the client's end, relays and the service that assigns them at the server's.
+//! A complete fleet in a lab: an edge in the client namespace, relays and the fleet service in the server
+//! namespace. Test programs reach servers through edge and relay.
 //!
-//! In: links, so many relays, who assigns them. Out: a place where programs reach servers through edge and relay.
-//!
-//! | | where |
+//! | | address |
 //! |---|---|
-//! | service | `10.99.0.1:4444`; there is one if it assigns ([`Assign::Fleet`]) |
+//! | fleet service | `10.99.0.1:4444`; runs only if it assigns relays ([`RelayAssignment::Fleet`]) |
 //! | relay i (from 0) | `10.99.0.(11+i):4443`, so that one host can vanish and the others stay |
-//! | servers | `10.99.0.1`, on ports of [`PORTS`]; `--allow-net` opens it to the relays, for it is a private address |
-//! | edge | `127.0.0.1:1088` at the client's end; with [`Through::Lan`] also the gateway of a LAN behind it |
+//! | servers | `10.99.0.1`, on the ports [`SERVER_PORTS`]; a private address, so relays need `--allow-net` for it |
+//! | edge | `127.0.0.1:1088` in the client namespace; with [`EdgeAccess::Lan`] also the gateway of a LAN behind it |
 //!
-//! 1. All of them are `marline` as child processes, with a home of nobody's; certificates are made anew each time.
-//! 2. It is ready when the edge is: its links are steered before its first flow, and where the service assigns relays it has
-//!    measured them and been given one.
-//! 3. The links' clock begins before the edge does.
+//! 1. All members run `marline` as child processes with an empty home directory; certificates are created anew each
+//!    time.
+//! 2. The fleet is ready when the edge is ready: its links are managed before its first flow. If the fleet service
+//!    assigns relays, the edge has measured them and received an assignment.
+//! 3. The links start before the edge does.
 
 pub(crate) mod client_flow;
 mod process;
@@ -33,61 +33,61 @@ use crate::{Congestion, Lab, LabError, LabSpec, Service};
 use process::relay_host;
 pub(crate) use process::{CA_DIR, FleetProcess, MemberFiles, cpu_time_of, relay_in_use, relay_name};
 
-/// Who says which relay an edge uses.
+/// How an edge gets its relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum RelayAssignment {
-    /// The edge's command line, which names all relays.
+    /// From the edge's command line, which names all relays.
     CommandLine,
-    /// The fleet's service, to which relays and edge announce themselves.
+    /// From the fleet service, with which relays and edge register.
     Fleet,
 }
 
 /// How programs reach the edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum EdgeAccess {
-    /// By socat, which asks the edge with CONNECT.
+    /// Through socat, which uses the edge's proxy with CONNECT.
     Proxy,
-    /// Not knowing of it: the edge is the gateway of a LAN.
+    /// Transparently: the edge is the gateway of a LAN.
     Lan,
 }
 
-/// How an edge knows the relays of its command line.
+/// How the edge's command line names the relays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RelayAddressing {
     /// By their addresses.
     Address,
-    /// By their names, for which it asks this server.
+    /// By host names, which the edge resolves with this name server.
     HostName(Ipv4Addr),
-    /// It knows one that does not exist, and may do without.
+    /// It names one relay that does not exist, and permits direct connections.
     Absent,
 }
 
-/// What is built.
+/// Configuration of the fleet and its lab.
 #[derive(Clone, Debug)]
 pub(crate) struct FleetConfig<'a> {
-    /// The first one is the default route.
+    /// The links; the first one is the default route.
     pub(crate) links: &'a [LinkSpec],
-    /// So many relays.
+    /// Number of relays.
     pub(crate) relays: u8,
     pub(crate) assignment: RelayAssignment,
     pub(crate) access: EdgeAccess,
-    /// Of all connections.
+    /// Congestion control of all connections.
     pub(crate) congestion: Congestion,
-    /// Decides every loss.
+    /// Seed of all random loss.
     pub(crate) seed: u64,
-    /// marline's executable.
+    /// Path of marline's executable.
     pub(crate) program: &'a Path,
 }
 
-/// Where programs reach the edge, at the client's end.
+/// Address of the edge's proxy, in the client namespace.
 pub(crate) const EDGE_ADDRESS: &str = "127.0.0.1:1088";
-/// Ports of servers that relays may carry to.
+/// Ports of servers to which relays may connect.
 pub(crate) const SERVER_PORTS: [u16; 2] = [1935, 9000];
 
-/// See the [module](self).
+/// A running fleet; see the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct LabFleet {
-    // Dropped in this order: the edge puts back what it changed, then its network goes.
+    // Fields are dropped in this order: the edge must restore the host configuration before its network goes.
     edge: Option<FleetProcess>,
     relays: Vec<FleetProcess>,
     _fleet_service: Option<FleetProcess>,
@@ -99,14 +99,14 @@ pub(crate) struct LabFleet {
 }
 
 impl LabFleet {
-    /// Builds it, and waits until the edge is ready.
+    /// Builds the fleet and waits until the edge is ready.
     pub(crate) fn start(config: &FleetConfig<'_>) -> Result<Self, LabError> {
         let mut fleet = Self::without_edge(config)?;
         fleet.start_edge(config, RelayAddressing::Address)?;
         Ok(fleet)
     }
 
-    /// Starts the edge, and waits until it is ready. `known`: how it knows the relays of its command line.
+    /// Starts the edge and waits until it is ready. `addressing` applies to the relays of its command line.
     pub(crate) fn start_edge(
         &mut self,
         config: &FleetConfig<'_>,
@@ -151,7 +151,7 @@ impl LabFleet {
         Ok(())
     }
 
-    /// This program where `/etc/resolv.conf` names this server.
+    /// Command that runs marline with an `/etc/resolv.conf` that names this server.
     fn with_name_server(&self, server: Ipv4Addr, args: &[String]) -> Result<Command, LabError> {
         let file = self.folder().join("resolv.conf");
         std::fs::write(&file, format!("nameserver {server}\n")).map_err(LabError::at_step("resolv.conf"))?;
@@ -161,10 +161,11 @@ impl LabFleet {
         Ok(self.member_files.command_with(shell, self.folder(), args))
     }
 
-    /// A relay of another authority at this address of the server's end, for as long as it is held.
+    /// Starts a relay with a certificate of another authority at this address in the server namespace. It ends when
+    /// the result is dropped.
     pub(crate) fn start_foreign_relay(&self, listen: SocketAddr) -> Result<FleetProcess, LabError> {
         let folder = self.folder().join("stranger");
-        std::fs::create_dir(&folder).map_err(LabError::at_step("a place for another authority"))?;
+        std::fs::create_dir(&folder).map_err(LabError::at_step("directory of another authority"))?;
         let members = MemberFiles::new(self.member_files.program(), &folder, &[relay_address(0)])?;
         let certificate = format!("{}.pem", relay_name(0));
         let args = ["relay", "--listen", &listen.to_string(), "--certificate", &certificate];
@@ -173,7 +174,7 @@ impl LabFleet {
         FleetProcess::start("stranger", &folder, &mut command, spawn)?.wait_until_ready("listens on")
     }
 
-    /// Everything but the edge.
+    /// Builds everything but the edge.
     pub(crate) fn without_edge(config: &FleetConfig<'_>) -> Result<Self, LabError> {
         let lab = Lab::start(&LabSpec {
             congestion: config.congestion,
@@ -183,7 +184,7 @@ impl LabFleet {
         })?;
         lab.start_links()?;
         let zero = Instant::now();
-        let folder = TempDir::new().map_err(LabError::at_step("a place for the fleet"))?;
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the fleet"))?;
         let addresses: Vec<Ipv4Addr> = (0..config.relays).map(relay_address).collect();
         let members = MemberFiles::new(config.program, folder.path(), &addresses)?;
         let mut fleet = Self {
@@ -231,12 +232,12 @@ impl LabFleet {
         member?.wait_until_ready("listens on")
     }
 
-    /// This program, in the folder of the fleet's files.
+    /// Command that runs marline, in the directory of the fleet's files.
     fn marline_command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         self.member_files.command(self.folder(), args)
     }
 
-    /// Starts a command of a LAN's member, if there is a LAN, else of the client itself.
+    /// Starts a command on the LAN host if there is a LAN, otherwise in the client namespace.
     pub(crate) fn spawn(&self, command: &mut Command) -> std::io::Result<std::process::Child> {
         match &self.lan {
             Some(lan) => self.lab.spawn_in(&lan.namespace, command),
@@ -244,27 +245,27 @@ impl LabFleet {
         }
     }
 
-    /// The lab.
+    /// The lab that the fleet runs in.
     pub(crate) const fn lab(&self) -> &Lab {
         &self.lab
     }
 
-    /// When the links' clock began.
+    /// When the links were started.
     pub(crate) const fn start_time(&self) -> Instant {
         self.start_time
     }
 
-    /// Where its files are.
+    /// Directory of the fleet's files and logs.
     pub(crate) fn folder(&self) -> &Path {
         self.temp_dir.path()
     }
 
-    /// Relay number `at`, if it has not been killed.
+    /// The process of relay `index` (from 0); `None` if there is no such relay.
     pub(crate) fn relay(&self, index: usize) -> Option<&FleetProcess> {
         self.relays.get(index)
     }
 
-    /// Which relay new flows go through, as the edge has said it.
+    /// Index of the relay that new flows use, according to the edge's log.
     pub(crate) fn relay_in_use(&self) -> Option<usize> {
         let edge_log = self.edge_log();
         let relay = relay_in_use(&edge_log)?;
@@ -274,25 +275,25 @@ impl LabFleet {
         })
     }
 
-    /// `kill -9` for a relay: its host answers for it, with resets.
+    /// Kills a relay with SIGKILL; its host still responds, with RST.
     pub(crate) fn kill_relay(&mut self, index: usize) {
         if let Some(relay) = self.relays.get_mut(index) {
             relay.kill();
         }
     }
 
-    /// A relay's host vanishes: nobody answers any more.
+    /// Makes a relay's host vanish: its address no longer responds.
     pub(crate) fn remove_relay_host(&self, index: usize) -> Result<(), LabError> {
         self.lab.set_address(relay_address(u8::try_from(index).unwrap_or(u8::MAX)), false)
     }
 
-    /// What the edge has said.
+    /// Log of the edge so far.
     pub(crate) fn edge_log(&self) -> String {
         self.edge.as_ref().map(FleetProcess::log_text).unwrap_or_default()
     }
 }
 
-/// Where relay number `at` listens.
+/// Address of relay `index` (from 0).
 pub(crate) fn relay_address(index: u8) -> Ipv4Addr {
     let [a, b, c, _] = SERVER.octets();
     Ipv4Addr::new(a, b, c, 11 + index)
@@ -302,10 +303,10 @@ fn service_url() -> String {
     format!("https://{SERVER}:{SERVICE_PORT}")
 }
 
-/// RFC 5737: an address that no host has.
+/// An address that no host has (documentation range of RFC 5737).
 const ABSENT_RELAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
-/// chosen: as the programs' own defaults.
+/// Chosen: the programs' default ports.
 const RELAY_PORT: u16 = 4443;
 const SERVICE_PORT: u16 = 4444;
-/// chosen: more than any link here; the service wants to know it.
+/// Chosen: more than any link here. The fleet service requires a capacity.
 const RELAY_CAPACITY: &str = "200Mbit/s";

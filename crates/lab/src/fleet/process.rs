@@ -1,10 +1,10 @@
-//! One program of a fleet as a process: started, waited for, ended; what it has said. And the files that make it a member.
+//! A program of the fleet as a child process (start, readiness, log, end), and the certificate files that make it a
+//! member.
 //!
-//! In: a command and a file for what it says. Out: a running program.
-//!
-//! 1. It is ready when it has said so on standard error; all of marline's servers do.
-//! 2. Dropping it kills it. The lab's room would as well, but whoever is dropped here is also waited for.
-//! 3. A command of ours has a home of nobody's, so that no configuration and no learnt rate of the user's counts.
+//! 1. A process is ready when its log contains a given text; all servers of marline log such a line on standard
+//!    error.
+//! 2. Dropping a process kills it and waits for it. The lab's PID namespace would kill it too, but without waiting.
+//! 3. marline runs with an empty home directory, so that the user's configuration and learned rates have no effect.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,18 +16,19 @@ use std::time::{Duration, Instant};
 
 use crate::LabError;
 
-/// Where members' files are, and the program that makes and uses them.
+/// Directory of the members' files, and the program that creates and uses them.
 #[derive(Clone, Debug)]
 pub(crate) struct MemberFiles {
     program: PathBuf,
     folder: PathBuf,
 }
 
-/// The directory of the authority among the members' files.
+/// Directory of the certificate authority, relative to the members' files.
 pub(crate) const CA_DIR: &str = "ca";
 
 impl MemberFiles {
-    /// A new authority, an edge `edge`, an operator `operator`, and `relay-1`, `relay-2`, … at these addresses.
+    /// Creates an authority and certificates for an edge `edge`, an operator `operator`, and relays `relay-1`,
+    /// `relay-2`, … at these addresses.
     pub(crate) fn new(program: &Path, folder: &Path, relays: &[Ipv4Addr]) -> Result<Self, LabError> {
         let members = Self { program: program.to_owned(), folder: folder.to_owned() };
         members.run_ca(&["init", "--name", "lab"])?;
@@ -41,22 +42,22 @@ impl MemberFiles {
         Ok(members)
     }
 
-    /// The program.
+    /// Path of the executable.
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Where they are.
+    /// Directory of the files.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// This program among these files; what it would keep for its user is below `home`.
+    /// Command that runs the program in the directory of the files, with an empty home directory below `home`.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, home: &Path, args: &[S]) -> Command {
         self.command_with(Command::new(&self.program), home, args)
     }
 
-    /// The same, by a command that starts the program which its words name.
+    /// The same through another command, whose arguments end with the program to start.
     pub(crate) fn command_with<S: AsRef<OsStr>>(&self, mut command: Command, home: &Path, args: &[S]) -> Command {
         let empty_home = home.join("no-configuration");
         command.args(args).current_dir(&self.folder).stdin(Stdio::null());
@@ -73,23 +74,24 @@ impl MemberFiles {
     }
 }
 
-/// What relay number `at` is called.
+/// Name of relay `index` (from 0).
 pub(crate) fn relay_name(index: usize) -> String {
     format!("relay-{}", index + 1)
 }
 
-/// A name of relay number `at` that its certificate is for.
+/// Host name of relay `index`, for which its certificate is valid.
 pub(crate) fn relay_host(index: usize) -> String {
     format!("{}.lab", relay_name(index))
 }
 
-/// The relay that new flows go through by the last word of an edge about it: its name, or the address that the edge was told.
+/// The relay of new flows according to the last such line of an edge's log: its name, or its address if the edge
+/// knows it by address.
 pub(crate) fn relay_in_use(edge_log: &str) -> Option<&str> {
     let relay = edge_log.lines().rev().find_map(|line| line.split_once("new flows go through "))?.1;
     relay.split([':', ' ', ',']).next()
 }
 
-/// See the [module](self).
+/// A running process; see the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct FleetProcess {
     name: String,
@@ -98,7 +100,8 @@ pub(crate) struct FleetProcess {
 }
 
 impl FleetProcess {
-    /// Starts it with `spawn`, which decides where; its standard output and errors go to a file in `folder`.
+    /// Starts the process with `spawn`, which selects the namespace. Standard output and error go to a file in
+    /// `folder`.
     pub(crate) fn start(
         name: &str,
         folder: &Path,
@@ -113,7 +116,7 @@ impl FleetProcess {
         Ok(Self { name: name.into(), child: spawn(command).map_err(start_error)?, log })
     }
 
-    /// Waits until it has said `word`.
+    /// Waits until the log contains `text`; an error if the process ends or the time expires.
     pub(crate) fn wait_until_ready(mut self, text: &str) -> Result<Self, LabError> {
         let deadline = Instant::now() + READY_TIMEOUT;
         while !self.log_text().contains(text) {
@@ -128,33 +131,33 @@ impl FleetProcess {
         Ok(self)
     }
 
-    /// How it ended and its last words, if it has ended.
+    /// Exit status and last log line, if the process has ended.
     pub(crate) fn exit_reason(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("{status}: {}", self.last_line()))
     }
 
-    /// Everything that it has said.
+    /// The log so far.
     pub(crate) fn log_text(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     fn last_line(&self) -> String {
         let log_text = self.log_text();
-        log_text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim().to_owned()
+        log_text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("its log is empty").trim().to_owned()
     }
 
-    /// Its number, outside.
+    /// Its PID, in the PID namespace of this program.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Processor time that it has used so far, with its kernel's on its behalf.
+    /// CPU time used so far, in user and kernel mode.
     pub(crate) fn cpu_time(&self) -> Duration {
         cpu_time_of(self.pid())
     }
 
-    /// `kill -9`.
+    /// Kills the process with SIGKILL and waits for it.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -167,22 +170,23 @@ impl Drop for FleetProcess {
     }
 }
 
-/// Processor time that a process has used so far, with its kernel's on its behalf; none of one that is gone.
+/// CPU time that a process has used so far, in user and kernel mode; zero if it no longer exists.
 pub(crate) fn cpu_time_of(pid: u32) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     cpu_ticks(&text).map_or(Duration::ZERO, |ticks| Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
 }
 
-/// Fields 14 and 15 of `/proc/PID/stat` (proc_pid_stat(5)), counted after the name, which may hold anything.
+/// Sum of the fields 14 and 15 of `/proc/PID/stat` (proc_pid_stat(5)), counted after the name, which may contain
+/// any character.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some(user + system)
 }
 
-/// `USER_HZ`, which Linux shows to programs on every machine of ours.
+/// `USER_HZ`, which is 100 on every architecture that marline supports.
 const TICKS_PER_SECOND: u64 = 100;
-/// It has little to do before it listens; the machine may be busy.
+/// Starting takes much less; the margin is for a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
@@ -190,14 +194,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_time_is_read_behind_a_name_with_brackets() {
+    fn cpu_time_is_parsed_after_a_process_name_with_parentheses() {
         let stat = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 17 5 0 0 20 0 1 0 100 1000 10";
         assert_eq!(cpu_ticks(stat), Some(22));
         assert_eq!(cpu_ticks(""), None);
     }
 
     #[test]
-    fn the_relay_in_use_is_the_last_one_that_the_edge_has_named() {
+    fn the_relay_in_use_is_the_last_one_in_the_edges_log() {
         let said = "marline: it listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through relay-2, assigned\n";
         assert_eq!(relay_in_use(said), Some("relay-2"));
         assert_eq!(relay_in_use(said.rsplit_once("marline").unwrap().0), Some("10.99.0.3"));
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_before_it_is_ready_is_told_with_its_last_words() {
+    fn a_process_that_ends_early_is_reported_with_its_last_log_line() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo first >&2; echo 'no such thing' >&2; exit 3"]);

@@ -1,16 +1,16 @@
-//! Round numbers along an axis.
+//! Axis with round tick values.
 
-/// From zero to `end` in steps of 1, 2 or 5 times a power of ten.
+/// An axis from zero to `end`, with steps of 1, 2 or 5 times a power of ten.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Axis {
-    /// At or above the largest value.
+    /// End of the axis, at or above the largest value.
     pub(super) end: f64,
-    /// Between two ticks.
+    /// Distance between two ticks.
     pub(super) step: f64,
 }
 
 impl Axis {
-    /// An axis for values up to `most` with at most `ticks` steps.
+    /// An axis for values up to `max_value`, with at most `ticks` steps.
     pub(super) fn new(max_value: f64, ticks: u32) -> Self {
         let max_value = if max_value.is_finite() && max_value > 0.0 { max_value } else { 1.0 };
         let rough = max_value / f64::from(ticks);
@@ -20,7 +20,7 @@ impl Axis {
         Self { end: (max_value / step * 0.999_999).ceil() * step, step }
     }
 
-    /// Ticks with their words.
+    /// Tick positions and their labels.
     pub(super) fn ticks(self) -> Vec<(f64, String)> {
         let digits = if self.step < 0.999_999 { (-self.step.log10()).ceil() as usize } else { 0 };
         let count = (self.end / self.step).round() as u32;

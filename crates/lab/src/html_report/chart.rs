@@ -1,4 +1,4 @@
-//! Throughput over time: one colour per link, one line per run.
+//! Charts of throughput over time: one color per link, one line per run.
 
 use std::fmt::Write;
 
@@ -8,11 +8,11 @@ use super::escape::{coordinate, escape};
 /// A chart of rates over time.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// Above it.
+    /// Caption above the chart.
     pub title: String,
-    /// The links.
+    /// One entry per link.
     pub series: Vec<Series>,
-    /// Moments worth a line.
+    /// Vertical lines with labels.
     pub marks: Vec<ChartMark>,
 }
 
@@ -21,31 +21,31 @@ pub struct Chart {
 pub struct Series {
     /// The link's name.
     pub name: String,
-    /// Mbit/s of each slot, run by run.
+    /// For each run, the rate of each slot in Mbit/s.
     pub runs: Vec<Vec<f64>>,
-    /// Seconds of a slot.
+    /// Length of a slot in seconds.
     pub slot_s: f64,
 }
 
-/// A moment.
+/// A labeled vertical line at one time.
 #[derive(Clone, Debug)]
 pub struct ChartMark {
-    /// Seconds.
+    /// Time in seconds.
     pub at_s: f64,
-    /// A word or two.
+    /// Short text.
     pub label: String,
-    /// How it is drawn.
+    /// Meaning of the mark, which selects how the line is drawn.
     pub stroke: Stroke,
 }
 
-/// What a mark stands for.
+/// Meaning of a mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stroke {
-    /// The end of this client's download.
+    /// End of this client's download.
     End,
-    /// The earliest possible end.
+    /// Earliest possible end.
     Ideal,
-    /// The end of the best other client.
+    /// End of the fastest other client's download.
     BestOther,
 }
 
@@ -63,25 +63,25 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
 const LEFT_MARGIN: f64 = 56.0;
 const RIGHT_MARGIN: f64 = 12.0;
-/// Room for the links' names and the marks' words.
+/// Space for the link names and the labels of the marks.
 const TOP_MARGIN: f64 = 58.0;
-/// Where the marks' words stand.
+/// Vertical position of the marks' labels.
 const MARK_LABEL_Y: f64 = 32.0;
-/// The mean width of a letter.
+/// Estimated mean width of a character.
 const LETTER_WIDTH: f64 = 7.0;
 const BOTTOM_MARGIN: f64 = 48.0;
-/// More points than this along a line are not seen; neighbours are averaged.
+/// Maximum number of points of a line; more could not be distinguished, so neighbors are averaged.
 const MAX_POINTS: usize = 160;
 
 impl Chart {
-    /// The last moment that it shows, in seconds.
+    /// The latest time in the chart, in seconds.
     pub(super) fn span(&self) -> f64 {
         let ends =
             self.series.iter().flat_map(|series| series.runs.iter().map(|run| run.len() as f64 * series.slot_s));
         ends.chain(self.marks.iter().map(|mark| mark.at_s)).fold(0.0, f64::max)
     }
 
-    /// The highest rate that it shows.
+    /// The highest rate in the chart, in Mbit/s.
     pub(super) fn peak(&self) -> f64 {
         let step = point_interval(self.span());
         let points =
@@ -89,7 +89,7 @@ impl Chart {
         points.map(|(_, rate)| rate).fold(0.0, f64::max)
     }
 
-    /// Writes the figure with axes that reach `span` seconds and `peak` Mbit/s.
+    /// Writes the figure, with axes up to `span` seconds and `peak` Mbit/s.
     pub(super) fn write(&self, out: &mut String, span: f64, peak: f64) {
         let (time, rate) = (Axis::new(span, 8), Axis::new(peak, 6));
         let x = |at: f64| LEFT_MARGIN + (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) * at / time.end;
@@ -156,8 +156,8 @@ impl Chart {
         out.push_str("</svg></figure>\n");
     }
 
-    /// Marks as lines; their words stand in a row above, each behind a piece of its line, so that words of marks that
-    /// are close together do not cover each other.
+    /// Writes the marks as vertical lines. Their labels stand in one row above, each after a short sample of its
+    /// line, so that labels of close marks do not overlap.
     fn write_marks(&self, out: &mut String, x: impl Fn(f64) -> f64, foot: f64) {
         let mut marks: Vec<&ChartMark> = self.marks.iter().collect();
         marks.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
@@ -178,7 +178,7 @@ impl Chart {
 }
 
 impl Series {
-    /// The middle of each step in seconds, and the mean rate within it.
+    /// Points of a line: the middle of each step in seconds, and the mean rate within the step.
     fn points(&self, run: &[f64], step_s: f64) -> Vec<(f64, f64)> {
         let slots = ((step_s / self.slot_s).round() as usize).max(1);
         let mean = |(n, part): (usize, &[f64])| {
@@ -189,7 +189,7 @@ impl Series {
     }
 }
 
-/// Seconds that one point of a line stands for.
+/// Seconds per point, a multiple of 0.1 s.
 fn point_interval(span: f64) -> f64 {
     (span / MAX_POINTS as f64 * 10.0).ceil().max(1.0) / 10.0
 }

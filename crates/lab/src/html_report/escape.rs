@@ -1,6 +1,6 @@
-//! Words and numbers as XML may hold them.
+//! Formats text and numbers for XML.
 
-/// The text with what XML reserves written out; characters that XML 1.0 forbids become `?`.
+/// Escapes the characters that XML reserves; characters that XML 1.0 forbids become `?`.
 pub(super) fn escape(text: &str) -> String {
     let allowed = |c| match c {
         '\n' | '\t' => ' ',
@@ -10,7 +10,7 @@ pub(super) fn escape(text: &str) -> String {
     quick_xml::escape::escape(text.chars().map(allowed).collect::<String>()).into_owned()
 }
 
-/// A coordinate with a tenth of a pixel.
+/// Formats a coordinate, rounded to a tenth of a pixel.
 pub(super) fn coordinate(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)

@@ -1,11 +1,11 @@
-//! A page for the browser: throughput over time per link, marks, and tables, in one file that needs nothing else.
-//!
-//! In: numbers and words. Out: HTML with SVG inside, for light and dark screens and for paper.
+//! HTML report: throughput over time per link, marks and tables, in one self-contained file with embedded SVG. It
+//! supports light and dark screens and printing.
 //!
 //! 1. The page is well-formed XML, so that other tools can read it and a test can check it.
-//! 2. All charts of a section have the same axes: heights and lengths can be compared by eye.
-//! 3. Each run is a thin line of its link's colour, as in the thesis's figures; marks are vertical lines with a word.
-//! 4. No script, no font and no picture from elsewhere: it opens from a memory stick in ten years.
+//! 2. All charts of a section have the same axes, so that heights and lengths can be compared by eye.
+//! 3. Each run is a thin line in its link's color, as in the figures of the thesis; marks are labeled vertical
+//!    lines.
+//! 4. No scripts, fonts or images are loaded: the file stays readable offline and for years.
 
 mod axis;
 mod chart;
@@ -16,45 +16,45 @@ use std::fmt::Write;
 pub use chart::{Chart, ChartMark, Series, Stroke};
 use escape::escape;
 
-/// A page.
+/// A report page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Its heading.
+    /// Heading of the page.
     pub title: String,
-    /// One sentence below.
+    /// One sentence below the heading.
     pub lead: String,
-    /// Names and values: command line, machine, commit.
+    /// Names and values at the end of the page: command line, machine, commit.
     pub facts: Vec<(String, String)>,
-    /// The parts.
+    /// Sections of the page.
     pub sections: Vec<Section>,
 }
 
-/// A part of a page.
+/// A section of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Section {
-    /// Its heading.
+    /// Heading of the section.
     pub heading: String,
-    /// What it shows: links, events.
+    /// Description of what is shown: links and events.
     pub lead: String,
-    /// Charts with common axes.
+    /// Charts, drawn with the same axes.
     pub charts: Vec<Chart>,
-    /// A table below.
+    /// A table below the charts.
     pub table: Option<Table>,
 }
 
 /// A table; the first column names the rows.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// One word per column.
+    /// One title per column.
     pub header: Vec<String>,
-    /// Cells, as many as there are columns.
+    /// Rows of cells, one cell per column.
     pub rows: Vec<Vec<String>>,
-    /// Below the table.
+    /// Text below the table.
     pub note: Option<String>,
 }
 
 impl Page {
-    /// The file's text.
+    /// Renders the page.
     pub fn to_html(&self) -> String {
         let mut out = String::new();
         let title = escape(&self.title);
@@ -68,7 +68,7 @@ impl Page {
             section.write(&mut out);
         }
         if !self.facts.is_empty() {
-            out.push_str("<h2>Where this comes from</h2>\n<dl>\n");
+            out.push_str("<h2>How this was measured</h2>\n<dl>\n");
             for (name, value) in &self.facts {
                 let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(value));
             }
@@ -126,7 +126,8 @@ impl Table {
         }
     }
 
-    /// The table for a terminal: columns as wide as they must be, the first to the left, the others to the right.
+    /// Renders the table for a terminal: minimal column widths, the first column left-aligned, the others
+    /// right-aligned.
     pub fn to_text(&self) -> String {
         let width = |n: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(n)).chain(self.header.get(n));
@@ -153,8 +154,8 @@ impl Table {
     }
 }
 
-/// Colours of links are told apart by people with any kind of colour vision (blue and orange first, as in the thesis);
-/// text has a contrast of 7:1 and more.
+/// Colors of links can be distinguished with any kind of color vision (blue and orange first, as in the thesis).
+/// Text has a contrast of at least 7:1.
 const STYLE: &str = "
 :root { color-scheme: light dark; --paper: #fdfdfc; --ink: #1d2430; --soft: #5a6472; --line: #d8dce2;
   --s0: #1f63c4; --s1: #c95f00; --s2: #0d7d5a; --s3: #9d3f97; --ideal: #1d2430; --peer: #a11; }

@@ -1,4 +1,4 @@
-//! Tests of the page: it is well-formed, says what it was given, and survives whatever names hold.
+//! Tests of the page: it is well-formed, contains its input, and survives any characters in names.
 
 use super::*;
 
@@ -33,7 +33,8 @@ fn example() -> Page {
     }
 }
 
-/// Whether every tag is closed in its order and nothing reserved stands free. Enough of XML for what is written here.
+/// Checks that tags are closed in order and that no reserved character is unescaped. Covers the XML that the report
+/// uses.
 fn check_well_formed(text: &str) -> Result<(), String> {
     let body = text.strip_prefix("<!DOCTYPE html>\n").ok_or("no document type")?;
     let mut open: Vec<&str> = Vec::new();
@@ -60,7 +61,7 @@ fn check_well_formed(text: &str) -> Result<(), String> {
 }
 
 #[test]
-fn the_page_is_well_formed_and_holds_everything() {
+fn the_page_is_well_formed_and_contains_its_input() {
     let html = example().to_html();
     check_well_formed(&html).unwrap();
     for part in ["floor-a: &quot;two&quot; &lt;links&gt; &amp; more", "aria2-s2 6.24 s", "time (s)", "(Mbit/s)"] {
@@ -74,14 +75,14 @@ fn the_page_is_well_formed_and_holds_everything() {
 }
 
 #[test]
-fn the_checker_sees_what_is_wrong() {
+fn the_checker_rejects_malformed_xml() {
     for bad in ["<a><b></a></b>", "<a>", "<a>x & y</a>", "<a b=\"c></a>"] {
         assert!(check_well_formed(&format!("<!DOCTYPE html>\n{bad}")).is_err(), "{bad}");
     }
 }
 
 #[test]
-fn an_empty_page_and_an_empty_chart_are_pages_too() {
+fn an_empty_page_and_an_empty_chart_are_well_formed() {
     check_well_formed(&Page::default().to_html()).unwrap();
     let section = Section { charts: vec![Chart::default()], ..Section::default() };
     let html = Page { sections: vec![section], ..Page::default() }.to_html();
@@ -99,7 +100,7 @@ fn long_runs_are_drawn_with_few_points() {
 }
 
 #[test]
-fn a_plain_table_lines_its_columns_up() {
+fn a_text_table_aligns_its_columns() {
     let table = example().sections[0].table.clone().unwrap();
     assert_eq!(table.to_text(), "client       s\nmarline   6.00\naria2-s2  10.2\nn = 3\n");
 }

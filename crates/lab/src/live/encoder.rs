@@ -1,12 +1,11 @@
-//! ffmpeg as a broadcaster: a moving test picture, H.264 and AAC at a constant rate, pushed by RTMP as it is made.
+//! ffmpeg as the broadcaster: a moving test picture as H.264 and AAC at a constant rate, pushed over RTMP while it
+//! is encoded.
 //!
-//! In: where to, for how long, how many bits a second. Out: each packet as it left the encoder; what ffmpeg says of itself.
-//!
-//! 1. The same packets go to RTMP and, as FLV, to us (`-f tee`): first to us, so that a moment of ours is never later than
-//!    the network's.
-//! 2. The picture runs at the speed of a camera (`-re`) and the encoder looks ahead at nothing. When the network does not take
-//!    what is made, ffmpeg waits: how far it then is behind the camera shows what a camera would have lost.
-//! 3. The rate is constant (a coded picture that is too small is filled up), for the floors are about rates.
+//! 1. The same packets go to RTMP and, as FLV, to this program (`-f tee`). This program gets them first, so that
+//!    its timestamp is never later than the transmission.
+//! 2. The picture runs at camera speed (`-re`) and the encoder does not look ahead. When the network does not
+//!    accept the data, ffmpeg blocks. Its lag behind the camera then shows what a real camera would have lost.
+//! 3. The rate is constant (frames that are too small are padded), because the thresholds concern rates.
 
 use std::io::Read;
 use std::path::Path;
@@ -19,23 +18,23 @@ use marline_core::units::Bitrate;
 use super::flv::FlvReader;
 use super::packet_diff::TimedPacket;
 
-/// What is sent.
+/// Length and rate of a broadcast.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct BroadcastConfig {
     pub(crate) length: Duration,
-    /// Picture and sound together.
+    /// Rate of video and audio together.
     pub(crate) rate: Bitrate,
 }
 
-/// Of the sound.
+/// Rate of the audio in bit/s.
 const AUDIO_RATE: u64 = 96_000;
-/// chosen: a keyframe each two seconds, as streaming services ask for.
+/// Chosen: a keyframe every two seconds, as streaming services require.
 const KEYFRAME_INTERVAL: &str = "50";
 
-/// ffmpeg's command, with `url` for RTMP; FLV comes on its standard output, its account goes to the file `progress`.
+/// ffmpeg's command: RTMP goes to `url`, FLV to standard output, the progress report to the file `progress`.
 pub(crate) fn ffmpeg_command(config: BroadcastConfig, url: &str, progress: &Path) -> Command {
     let video_rate = config.rate.bits_per_sec().saturating_sub(AUDIO_RATE).max(AUDIO_RATE).to_string();
-    // A quarter of a second of it: frames are of about one size.
+    // A rate buffer of a quarter of a second keeps all frames at about the same size.
     let buffer = (config.rate.bits_per_sec() / 4).to_string();
     let flv = "flv:flvflags=no_duration_filesize";
     let tee = format!("[f={flv}]pipe\\:1|[f={flv}]{}", url.replace(':', "\\:"));
@@ -53,7 +52,7 @@ pub(crate) fn ffmpeg_command(config: BroadcastConfig, url: &str, progress: &Path
     command
 }
 
-/// Collects what ffmpeg makes, with the moment of each packet; the whole comes at its end.
+/// Collects the packets of ffmpeg with their times, in a thread; the receiver gets all of them at the end.
 pub(crate) fn collect_packets(
     mut output: impl Read + Send + 'static,
 ) -> Receiver<Result<Vec<TimedPacket>, String>> {
@@ -75,13 +74,13 @@ pub(crate) fn collect_packets(
                 break Ok(arrived);
             }
         };
-        // Nobody waits any more: the run was given up.
+        // The receiver is gone if the run was given up.
         let _ = sender.send(result);
     });
     receiver
 }
 
-/// Frames that ffmpeg says it dropped, from its account; none: it has given none.
+/// Number of frames that ffmpeg dropped, according to its progress report; `None` if there is none yet.
 pub(crate) fn dropped_frames(progress: &str) -> Option<u64> {
     progress.lines().rev().find_map(|line| line.strip_prefix("drop_frames=")?.trim().parse().ok())
 }
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_divided_among_picture_and_sound() {
+    fn the_rate_is_divided_between_video_and_audio() {
         let show = BroadcastConfig { length: Duration::from_millis(1500), rate: Bitrate::from_mbps(5) };
         let command = ffmpeg_command(show, "rtmp://127.0.0.1/live/camera", Path::new("/tmp/p"));
         let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();

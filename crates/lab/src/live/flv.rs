@@ -1,16 +1,15 @@
-//! FLV, as ffmpeg writes it and nginx records it: the coded packets in it, told apart by what is in them.
+//! FLV reader for the streams that ffmpeg writes and nginx records. It returns the coded audio and video packets in
+//! order, each identified by a hash of its content.
 //!
-//! In: bytes as they come. Out: packets of audio and video, in order.
-//!
-//! 1. A tag has a head of 11 bytes, a body, and its length once more (Adobe FLV 10.1, annex E.4).
-//! 2. Only coded packets count: what describes the stream (script data, the decoders' configuration, the end of a
-//!    sequence) is written again by each program as it likes.
-//! 3. A packet is known by its SHA-256: a changed byte makes it another one. The first byte of a body says how the rest is
-//!    coded, and belongs to it.
+//! 1. A tag has a header of 11 bytes, a body, and the length of the tag (Adobe FLV 10.1, annex E.4).
+//! 2. Only coded packets count. Metadata (script data, decoder configuration, end of sequence) is rewritten by each
+//!    program.
+//! 3. A packet is identified by its SHA-256, so a changed byte makes it a different packet. The hash includes the
+//!    first byte of the body, which gives the coding.
 
 use sha2::{Digest, Sha256};
 
-/// What a packet carries.
+/// Type of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum MediaKind {
     Audio,
@@ -21,13 +20,13 @@ pub(crate) enum MediaKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlvPacket {
     pub(crate) kind: MediaKind,
-    /// When it is to be decoded, in milliseconds from the stream's start.
+    /// Decoding time in milliseconds since the start of the stream.
     pub(crate) millis: u32,
-    /// Of its body.
+    /// SHA-256 of the tag's body.
     pub(crate) digest: [u8; 32],
 }
 
-/// Reads a stream as it comes.
+/// Incremental reader of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct FlvReader {
     pending: Vec<u8>,
@@ -35,18 +34,18 @@ pub(crate) struct FlvReader {
 }
 
 impl FlvReader {
-    /// More bytes.
+    /// Appends received bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The coded packets that are whole by now.
+    /// Returns the coded packets that are complete, and consumes them.
     pub(crate) fn packets(&mut self) -> Result<Vec<FlvPacket>, String> {
         let mut consumed = 0;
         if !self.has_header {
             let Some(head) = self.pending.get(..FILE_HEADER_LEN) else { return Ok(Vec::new()) };
             if !head.starts_with(b"FLV\x01") {
-                return Err("it is no FLV".into());
+                return Err("not an FLV stream".into());
             }
             (self.has_header, consumed) = (true, FILE_HEADER_LEN);
         }
@@ -60,9 +59,9 @@ impl FlvReader {
     }
 }
 
-/// The file's head, with the length of the tag before the first one.
+/// Length of the file header and of the (zero) length field after it.
 const FILE_HEADER_LEN: usize = 13;
-/// A tag's head.
+/// Length of a tag's header.
 const TAG_HEADER_LEN: usize = 11;
 
 struct FlvTag<'a> {
@@ -71,11 +70,11 @@ struct FlvTag<'a> {
     body: &'a [u8],
 }
 
-/// The first tag, and how many bytes come after it; none: it is not whole yet.
+/// Splits off the first tag; returns it and the number of bytes after it, or `None` if it is incomplete.
 fn split_tag(bytes: &[u8]) -> Option<(FlvTag<'_>, usize)> {
     let &[kind, a, b, c, d, e, f, g, ..] = bytes else { return None };
     let length = u32::from_be_bytes([0, a, b, c]) as usize;
-    // Its highest byte comes last (annex E.4.1, TimestampExtended).
+    // The most significant byte is stored last (annex E.4.1, TimestampExtended).
     let millis = u32::from_be_bytes([g, d, e, f]);
     let body = bytes.get(TAG_HEADER_LEN..TAG_HEADER_LEN + length)?;
     let bytes_after = bytes.len().checked_sub(TAG_HEADER_LEN + length + 4)?;
@@ -89,7 +88,7 @@ impl FlvTag<'_> {
             9 => MediaKind::Video,
             _ => return None,
         };
-        // AAC and H.264 say in the second byte whether this is configuration (0), a packet (1) or an end (2).
+        // For AAC and H.264 the second byte distinguishes configuration (0), packet (1) and end of sequence (2).
         if *self.body.get(1)? != 1 {
             return None;
         }
@@ -124,7 +123,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn coded_packets_are_found_however_the_bytes_come() {
+    fn coded_packets_are_found_however_the_bytes_are_split() {
         let mut whole = FlvReader::default();
         whole.push(&stream());
         let whole = whole.packets().unwrap();
@@ -139,7 +138,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_byte_makes_another_packet() {
+    fn a_changed_byte_makes_a_different_packet() {
         let read = |bytes: &[u8]| {
             let mut reader = FlvReader::default();
             reader.push(bytes);
@@ -154,7 +153,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_flv_is_refused_and_what_is_cut_off_is_waited_for() {
+    fn other_formats_are_refused_and_incomplete_tags_are_kept() {
         let mut reader = FlvReader::default();
         reader.push(b"<html>");
         assert_eq!(reader.packets(), Ok(Vec::new()));

@@ -1,9 +1,8 @@
-//! nginx with its RTMP module at the server's end, as Debian has it: it receives a stream and records it.
+//! RTMP ingest: Debian's nginx with its RTMP module, in the server namespace. It receives a stream and records it;
+//! a thread watches the recording and notes when each packet appears in the file.
 //!
-//! In: a folder. Out: what was recorded, packet by packet, with the moment in which it was in the file.
-//!
-//! 1. nginx writes each packet to the file as it comes; the file is looked at each [`TURN`].
-//! 2. Each connection that publishes has a file of its own: more than one file is more than one connection.
+//! 1. nginx writes each packet to the file as it arrives; the file is polled every [`POLL_INTERVAL`].
+//! 2. Each publishing connection gets a file of its own, so the number of files is the number of connections.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,14 +19,14 @@ use crate::fleet::FleetProcess;
 use crate::server::find_program;
 use crate::{Lab, LabError};
 
-/// How often the recording is looked at.
+/// Interval of polling the recording.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where Debian, Fedora and Arch have the module.
+/// Paths of the module on Debian, Fedora and Arch.
 const RTMP_MODULE_PATHS: [&str; 2] =
     ["/usr/lib/nginx/modules/ngx_rtmp_module.so", "/usr/lib64/nginx/modules/ngx_rtmp_module.so"];
 
-/// Programs that a broadcast needs; the error names the package of what is missing.
+/// Checks that the programs of a broadcast are installed; the error names the package of a missing one.
 pub(crate) fn check_installed() -> Result<(), LabError> {
     for (program, package) in [("ffmpeg", "ffmpeg"), ("nginx", "nginx-light"), ("socat", "socat")] {
         find_program(program).ok_or(LabError::MissingProgram { program: program.into(), package })?;
@@ -41,7 +40,7 @@ fn rtmp_module() -> Result<&'static str, LabError> {
     RTMP_MODULE_PATHS.into_iter().find(|path| Path::new(path).is_file()).ok_or_else(missing)
 }
 
-/// A running nginx and who watches its recordings.
+/// A running nginx and the thread that watches its recordings.
 #[derive(Debug)]
 pub(crate) struct RtmpIngest {
     _nginx: FleetProcess,
@@ -50,18 +49,18 @@ pub(crate) struct RtmpIngest {
     packet_count: Arc<AtomicUsize>,
 }
 
-/// What was recorded.
+/// Recorded packets.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     pub(crate) packets: Vec<TimedPacket>,
-    /// Connections that published.
+    /// Number of publishing connections.
     pub(crate) connections: usize,
 }
 
 impl RtmpIngest {
-    /// Starts it on port 1935 of the server's end.
+    /// Starts nginx on port 1935 in the server namespace.
     pub(crate) fn start(lab: &Lab, folder: &Path) -> Result<Self, LabError> {
-        let step = || LabError::at_step("a place for the recording");
+        let step = || LabError::at_step("directory of the recording");
         let records = folder.join("recorded");
         fs::create_dir_all(&records).map_err(step())?;
         let program = find_program("nginx")
@@ -86,18 +85,18 @@ impl RtmpIngest {
         })
     }
 
-    /// Packets that were recorded so far.
+    /// Number of packets recorded so far.
     pub(crate) fn packet_count(&self) -> usize {
         self.packet_count.load(Ordering::Relaxed)
     }
 
-    /// Everything that was recorded.
+    /// Stops watching and returns the recording.
     pub(crate) fn stop(mut self) -> Result<Recording, String> {
         self.is_stopping.store(true, Ordering::Relaxed);
         let watcher = self.watcher.take().map(JoinHandle::join);
         watcher
-            .unwrap_or_else(|| Ok(Err("nobody watched".into())))
-            .unwrap_or_else(|_| Err("the watcher broke down".into()))
+            .unwrap_or_else(|| Ok(Err("the recording was not watched".into())))
+            .unwrap_or_else(|_| Err("the watcher's thread panicked".into()))
     }
 }
 
@@ -127,7 +126,7 @@ fn nginx_config(module: &str, folder: &Path) -> String {
     )
 }
 
-/// Waits until somebody listens on the port.
+/// Waits until nginx listens on the port.
 fn wait_for_listener(lab: &Lab) -> Result<(), LabError> {
     let address = std::net::SocketAddr::from((crate::network::SERVER, 1935));
     let deadline = Instant::now() + LISTEN_TIMEOUT;
@@ -160,7 +159,7 @@ impl RecordingWatcher {
         let mut recorded = Recording::default();
         let mut buffer = vec![0; 256 * 1024];
         loop {
-            // Asked first: what is there at the end is still read.
+            // Read the flag before the files, so that the last iteration still reads data written before the stop.
             let is_last = self.is_stopping.load(Ordering::Relaxed);
             self.find_new_files().map_err(|error| format!("{}: {error}", self.record_dir.display()))?;
             for watched in &mut self.files {
@@ -181,7 +180,7 @@ impl RecordingWatcher {
         }
     }
 
-    /// Files that are new, in the order of their names, which end with the second of their making.
+    /// Opens files that are new, in the order of their names, which end with their creation time in seconds.
     fn find_new_files(&mut self) -> io::Result<()> {
         let mut new_files = Vec::new();
         for entry in fs::read_dir(&self.record_dir)? {

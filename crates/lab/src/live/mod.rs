@@ -1,18 +1,19 @@
-//! A live broadcast through an edge: ffmpeg, unmodified, pushes RTMP; nginx, unmodified, receives it; links fail meanwhile.
+//! A live broadcast through an edge: unmodified ffmpeg pushes RTMP, unmodified nginx receives it, and links fail
+//! during the broadcast. The result ([`Broadcast`]) contains whether every packet arrived, the stalls, and the
+//! bytes of each link.
 //!
 //! ```text
 //! ffmpeg ─▶ [socat] ─▶ marline edge ═(links)═▶ marline relay ─▶ nginx with its RTMP module
 //! ```
 //!
-//! In: a fleet's setting, what is sent, when which link fails. Out: a [`Broadcast`]: whether every packet arrived, how long
-//! nothing did, what each link carried.
-//!
-//! 1. ffmpeg knows no proxies for RTMP; socat, unmodified as well, hands its connection to the edge with CONNECT. Behind an
-//!    edge that is a LAN's gateway ([`Through::Lan`]) there is no socat, and ffmpeg knows of nothing.
-//! 2. A link fails in one of two ways: its device goes down, of which the kernel hears ([`How::Carrier`]), or it loses
-//!    everything without a word ([`How::Silent`]).
-//! 3. A stall belongs to a failure if it lies between its beginning and [`AFTERMATH`] after its end, or the next failure.
-//! 4. After the last packet was sent the recording has [`DRAIN`] without a new packet to come to its end.
+//! 1. ffmpeg supports no proxy for RTMP, so unmodified socat connects it to the edge with CONNECT. Behind an edge
+//!    that is the gateway of a LAN ([`EdgeAccess::Lan`]) there is no socat, and ffmpeg needs no configuration.
+//! 2. A link fails in one of two ways: its device goes down and the kernel notices it
+//!    ([`FailureMode::CarrierLost`]), or it drops all packets without notice ([`FailureMode::Silent`]).
+//! 3. A stall is attributed to a failure if it lies between the start of the failure and [`IMPACT_WINDOW`] after
+//!    its end, or the next failure if that is earlier.
+//! 4. After the last packet was sent, the recording counts as complete when no new packet has appeared for
+//!    [`DRAIN_TIMEOUT`].
 
 mod encoder;
 mod flv;
@@ -40,12 +41,12 @@ use packet_diff::{PacketComparison, TimedPacket, longest_stall, required_buffer}
 pub(crate) enum FailureMode {
     /// Its device goes down.
     CarrierLost,
-    /// It loses everything, and nobody says so.
+    /// It drops all packets; the device stays up.
     Silent,
 }
 
 impl FailureMode {
-    /// In tables.
+    /// Name in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::CarrierLost => "carrier lost",
@@ -54,19 +55,20 @@ impl FailureMode {
     }
 }
 
-/// A failure of a link.
+/// A failure of one link.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct LinkFailure {
-    /// Since the start of the stream.
+    /// Start, relative to the start of the stream.
     pub(crate) at: Duration,
-    /// It works again after this.
+    /// Duration of the failure.
     pub(crate) length: Duration,
-    /// Which link, by its place.
+    /// Index of the link.
     pub(crate) link: usize,
     pub(crate) mode: FailureMode,
 }
 
-/// Two failures in a stream of this length: the first link, then the second one, each for a sixth of it.
+/// Two failures in a stream of this length: first the first link, then the second one, each for a sixth of the
+/// length.
 pub(crate) fn two_failures(length: Duration, modes: [FailureMode; 2]) -> [LinkFailure; 2] {
     let [first, second] = modes;
     let cut =
@@ -74,47 +76,49 @@ pub(crate) fn two_failures(length: Duration, modes: [FailureMode; 2]) -> [LinkFa
     [cut(0.25, 0, first), cut(0.6, 1, second)]
 }
 
-/// What a failure cost.
+/// Effect of a failure on the stream.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct FailureImpact {
     pub(crate) link: String,
     pub(crate) mode: FailureMode,
-    /// When it began, since the stream's start.
+    /// Start of the failure, in seconds since the start of the stream.
     pub(crate) at_s: f64,
-    /// The longest time in which nothing arrived.
+    /// Longest time without a received packet.
     pub(crate) stall_s: f64,
 }
 
-/// What came of a broadcast.
+/// Results of a broadcast.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Broadcast {
     #[serde(flatten)]
     pub(crate) received: PacketComparison,
-    /// By ffmpeg's own account.
+    /// Frames dropped by ffmpeg, according to its progress report.
     pub(crate) dropped_frames: Option<u64>,
-    /// How far the encoder fell behind the camera, at most.
+    /// Largest lag of the encoder behind the camera.
     pub(crate) encoder_lag_s: f64,
-    /// The longest time in which nothing arrived.
+    /// Longest time without a received packet.
     pub(crate) stall_s: f64,
-    /// What a viewer's buffer must hold so as not to notice.
+    /// Delay that a player must buffer to play without interruption.
     pub(crate) required_buffer_s: f64,
+    /// Effect of each failure.
     pub(crate) failures: Vec<FailureImpact>,
-    /// Each link's bytes from the client, in the order of the links.
+    /// Name of each link and the bytes sent over it from the client, in the order of the links.
     pub(crate) links: Vec<(String, u64)>,
-    /// The same in slots of 100 ms ([`Emulation::SLOT`]) since the stream's start, and after them the packets that arrived.
+    /// The bytes of each link per slot of 100 ms ([`EmulationReport::SLOT`]) since the start of the stream; the
+    /// last entry has the packets received per slot.
     pub(crate) timeline: Vec<Vec<u64>>,
     /// RTMP connections that ended before the stream did.
     pub(crate) disconnects: usize,
-    /// The relay that it went through, as the edge says.
+    /// The relay in use at the end, according to the edge's log.
     pub(crate) relay: Option<String>,
-    /// Why ffmpeg gave up, if it did.
+    /// Error of ffmpeg, if it failed.
     pub(crate) failed: Option<String>,
-    /// Why the figures should not be trusted, if so.
+    /// Why the figures are unreliable; `None` if they are reliable.
     pub(crate) unreliable_reason: Option<String>,
 }
 
 impl Broadcast {
-    /// Whether every frame was sent and received over one connection.
+    /// Whether every frame was sent and received, over one connection.
     pub(crate) fn is_complete(&self) -> bool {
         self.received.is_complete()
             && self.disconnects == 0
@@ -122,14 +126,14 @@ impl Broadcast {
             && self.dropped_frames == Some(0)
     }
 
-    /// A link's share of all bytes from the client.
+    /// A link's share of all bytes from the client, from 0 to 1.
     pub(crate) fn link_share(&self, at: usize) -> f64 {
         let total: u64 = self.links.iter().map(|(_, bytes)| bytes).sum();
         self.links.get(at).map_or(0.0, |(_, bytes)| *bytes as f64 / total.max(1) as f64)
     }
 }
 
-/// Broadcasts. None: the user wants an end.
+/// Runs a broadcast; `None` if the user interrupted it.
 pub(crate) fn broadcast(
     config: &FleetConfig<'_>,
     broadcast_config: BroadcastConfig,
@@ -142,6 +146,7 @@ pub(crate) fn broadcast(
         EdgeAccess::Proxy => (Some(start_socat(lab, &fleet)?), SOCAT_ADDRESS.to_owned()),
         EdgeAccess::Lan => (None, SERVER.to_string()),
     };
+    // The fleet has caused traffic already: subtract it from the links' bytes later.
     let before = lab.emulation_report()?;
     let progress = fleet.folder().join("progress");
     let url = format!("rtmp://{host}/live/camera");
@@ -157,8 +162,9 @@ pub(crate) fn broadcast(
     let status = ffmpeg.0.wait().map_err(LabError::at_step("ffmpeg's end"))?;
     let sent_packets = sent_packets
         .and_then(|receiver| receiver.recv_timeout(FFMPEG_TIMEOUT).ok())
-        .unwrap_or_else(|| Err("ffmpeg sends nothing".into()));
+        .unwrap_or_else(|| Err("ffmpeg sent no data".into()));
     let sent_packets = sent_packets.map_err(LabError::Server)?;
+    // Packets may still be in flight or in buffers when ffmpeg ends.
     wait_for_recording(&ingest, sent_packets.len());
     let recorded = ingest.stop().map_err(LabError::Server)?;
     let stderr_text = stderr.recv_timeout(FFMPEG_TIMEOUT).unwrap_or_default();
@@ -173,6 +179,7 @@ pub(crate) fn broadcast(
     let unreliable_reason = after
         .unreliable_reason()
         .or_else(|| (max_lateness > MAX_LATENESS).then(|| format!("a packet was {max_lateness:.1?} late")));
+    // The zero values below are filled in by `with_comparison`.
     let cuts = failure_impacts(config.links, failures, &recorded, start);
     Ok(Some(with_comparison(
         &sent_packets,
@@ -194,7 +201,7 @@ pub(crate) fn broadcast(
     )))
 }
 
-/// Fills in what both ends together say.
+/// Fills in the fields that need both the sent and the recorded packets.
 fn with_comparison(sent: &[TimedPacket], recorded: Recording, broadcast: Broadcast) -> Broadcast {
     let packets = &recorded.packets;
     let total_stall = packets
@@ -210,6 +217,7 @@ fn with_comparison(sent: &[TimedPacket], recorded: Recording, broadcast: Broadca
     }
 }
 
+/// The stall of each failure (rule 3).
 fn failure_impacts(
     links: &[LinkSpec],
     failures: &[LinkFailure],
@@ -227,7 +235,7 @@ fn failure_impacts(
     failures.iter().enumerate().map(impact).collect()
 }
 
-/// Bytes of IP packets that reached the server over each link between both.
+/// Bytes of IP packets that reached the server over each link between the two reports.
 fn uplink_bytes(before: &EmulationReport, after: &EmulationReport) -> Vec<(String, u64)> {
     let uplink_bytes = |emulation: &EmulationReport, at: usize| -> u64 {
         emulation.links.get(at).map_or(0, |link| link.up_timeline.iter().map(|slot| slot.bytes()).sum())
@@ -238,7 +246,7 @@ fn uplink_bytes(before: &EmulationReport, after: &EmulationReport) -> Vec<(Strin
     after.links.iter().enumerate().map(link_bytes).collect()
 }
 
-/// See [`Broadcast::timeline`]; `offset` lies between the links' clock and the stream's start.
+/// See [`Broadcast::timeline`]; `offset` is the time from the start of the links to the start of the stream.
 fn timeline(after: &EmulationReport, offset: Duration, recorded: &Recording, start: Instant) -> Vec<Vec<u64>> {
     let slot_of = |time: Duration| (time.as_secs_f64() / EmulationReport::SLOT.as_secs_f64()) as usize;
     let link =
@@ -258,7 +266,7 @@ fn timeline(after: &EmulationReport, offset: Duration, recorded: &Recording, sta
     timelines
 }
 
-/// Lets links fail and work again at their times, until ffmpeg ends; false: the user wants an end.
+/// Applies the failures at their times until ffmpeg ends; false if the user interrupted.
 fn run_failures(
     lab: &Lab,
     links: &[LinkSpec],
@@ -278,7 +286,7 @@ fn run_failures(
             return Ok(false);
         }
         if start.elapsed() > limit {
-            // Its end is told as a failure of its own.
+            // The exit status of the killed process is reported as a failure.
             let _ = ffmpeg.kill();
         }
         while let Some((_, failure, is_restored)) = actions.next_if(|(at, ..)| *at <= start.elapsed()) {
@@ -296,7 +304,7 @@ fn run_failures(
     Ok(true)
 }
 
-/// Rule 4.
+/// Waits for the end of the recording (rule 4).
 fn wait_for_recording(ingest: &RtmpIngest, sent: usize) {
     let (mut count, mut last_change) = (ingest.packet_count(), Instant::now());
     while count < sent && last_change.elapsed() < DRAIN_TIMEOUT {
@@ -307,11 +315,11 @@ fn wait_for_recording(ingest: &RtmpIngest, sent: usize) {
     }
 }
 
-/// Rule 1.
+/// Starts the socat of rule 1.
 fn start_socat(lab: &Lab, fleet: &LabFleet) -> Result<FleetProcess, LabError> {
     let (edge, port) = EDGE_ADDRESS.split_once(':').unwrap_or_default();
     let mut command = Command::new("socat");
-    // One way may last longer than the other; and it says when it listens.
+    // -t keeps the second direction open after the first has ended; -dd logs the line that shows readiness.
     command.args(["-dd", "-t", "60", &format!("TCP-LISTEN:1935,bind={SOCAT_ADDRESS},fork,reuseaddr")]);
     command.arg(format!("PROXY:{edge}:{SERVER}:1935,proxyport={port}"));
     FleetProcess::start("socat", fleet.folder(), &mut command, |command| lab.spawn(command))?
@@ -330,7 +338,7 @@ fn read_stderr(ffmpeg: &mut Child) -> std::sync::mpsc::Receiver<String> {
     receiver
 }
 
-/// A running ffmpeg, which does not outlast its broadcast.
+/// A running ffmpeg; dropping it kills the process.
 struct FfmpegProcess(Child);
 
 impl Drop for FfmpegProcess {
@@ -340,15 +348,15 @@ impl Drop for FfmpegProcess {
     }
 }
 
-/// Where socat listens, at the client's end.
+/// Address at which socat listens, in the client namespace.
 const SOCAT_ADDRESS: &str = "127.0.0.1";
-/// A pause of the machine that counts in a stall.
+/// A pause of the machine of this length would distort the measured stalls.
 const MAX_LATENESS: Duration = Duration::from_millis(200);
-/// chosen: longer than both floors for stalls together.
+/// Chosen: longer than both thresholds for stalls together.
 const IMPACT_WINDOW: Duration = Duration::from_secs(4);
-/// chosen: longer than TCP's longest pause over a link that works.
+/// Chosen: longer than TCP's longest pause over a working link.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: an encoder that is so much later than its stream has been given up by its network.
+/// Chosen: an encoder that lags this far behind its stream is given up.
 const FFMPEG_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -356,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_failures_lie_within_the_stream_and_apart() {
+    fn two_failures_lie_within_the_stream_and_do_not_overlap() {
         let [first, second] =
             two_failures(Duration::from_secs(60), [FailureMode::CarrierLost, FailureMode::Silent]);
         assert_eq!((first.at, first.length), (Duration::from_secs(15), Duration::from_secs(10)));
@@ -365,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broadcast_is_whole_only_if_nothing_is_wrong() {
+    fn a_broadcast_is_complete_only_without_any_loss_or_error() {
         let good = Broadcast {
             received: PacketComparison { packets_sent: 2, packets_received: 2, ..PacketComparison::default() },
             dropped_frames: Some(0),

@@ -1,12 +1,10 @@
-//! What became of each packet that the encoder sent, and how evenly they arrived.
+//! Compares the packets that the encoder sent with the recorded ones, and measures how evenly they arrived.
 //!
-//! In: packets as sent and as received, each with its moment. Out: counts, the longest pause, how far the latest was behind.
-//!
-//! 1. A packet has arrived if one with the same bytes was recorded after the one before it: so a packet that is missing, one
-//!    that is changed, one that comes twice and one out of order are each seen.
-//! 2. A stall is the longest time in which no packet arrived, between the first and the last one.
-//! 3. The delay is how much later than the quickest packet the slowest one came, against the stream's own clock: what a
-//!    viewer must have in the buffer so as not to notice.
+//! 1. A sent packet has arrived if an identical one was recorded after the previous arrived packet. So missing,
+//!    changed, duplicate and reordered packets are all detected.
+//! 2. A stall is the longest time without a recorded packet, between the first and the last one.
+//! 3. The required buffer is the difference in delay between the slowest and the fastest packet, relative to the
+//!    timestamps of the stream. A player must buffer that much to play without interruption.
 
 use std::time::{Duration, Instant};
 
@@ -14,29 +12,29 @@ use serde::Serialize;
 
 use super::flv::{FlvPacket, MediaKind};
 
-/// A packet and when it was seen.
+/// A packet and the time at which it was observed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimedPacket {
     pub(crate) seen_at: Instant,
     pub(crate) packet: FlvPacket,
 }
 
-/// See the [module](self).
+/// Result of the comparison; see the [module documentation](self).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct PacketComparison {
     pub(crate) frames_sent: usize,
     pub(crate) frames_received: usize,
-    /// Packets, audio included.
+    /// Packets of video and audio.
     pub(crate) packets_sent: usize,
     pub(crate) packets_received: usize,
-    /// Sent, and not recorded in their place.
+    /// Packets sent that were not recorded in their order.
     pub(crate) missing: usize,
-    /// Recorded, and not sent, or not in this place.
+    /// Packets recorded that were not sent, or not in this order.
     pub(crate) unexpected: usize,
 }
 
 impl PacketComparison {
-    /// Compares both.
+    /// Compares sent and recorded packets.
     pub(crate) fn compare(sent: &[TimedPacket], recorded: &[TimedPacket]) -> Self {
         let frames =
             |packets: &[TimedPacket]| packets.iter().filter(|seen| seen.packet.kind == MediaKind::Video).count();
@@ -60,13 +58,13 @@ impl PacketComparison {
         }
     }
 
-    /// Whether every packet that was sent was received, in order, and nothing else.
+    /// Whether exactly the sent packets were received, in order.
     pub(crate) fn is_complete(&self) -> bool {
         self.packets_sent > 0 && self.missing == 0 && self.unexpected == 0
     }
 }
 
-/// The longest pause between arrivals that ends after `from` and begins before `until`.
+/// The longest pause between two packets that ends after `start` and begins before `end`.
 pub(crate) fn longest_stall(packets: &[TimedPacket], start: Instant, end: Instant) -> Duration {
     let pauses = packets.windows(2).filter_map(|pair| match pair {
         [a, b] if b.seen_at >= start && a.seen_at <= end => Some(b.seen_at.saturating_duration_since(a.seen_at)),
@@ -75,7 +73,7 @@ pub(crate) fn longest_stall(packets: &[TimedPacket], start: Instant, end: Instan
     pauses.max().unwrap_or_default()
 }
 
-/// How much later than the quickest the slowest of them came, against the stream's own clock.
+/// Difference in delay between the slowest and the fastest packet, relative to the timestamps of the stream.
 pub(crate) fn required_buffer(packets: &[TimedPacket]) -> Duration {
     let Some(first) = packets.first() else { return Duration::ZERO };
     let lateness = |packet: &TimedPacket| {
@@ -91,7 +89,7 @@ pub(crate) fn required_buffer(packets: &[TimedPacket]) -> Duration {
 mod tests {
     use super::*;
 
-    /// Frames with these bytes and moments in milliseconds.
+    /// Frames with these content bytes and times in milliseconds.
     fn seen(all: &[(u8, u64)]) -> Vec<TimedPacket> {
         let zero = Instant::now();
         let one = |(n, (sum, millis)): (usize, &(u8, u64))| TimedPacket {
@@ -108,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_damage_is_seen() {
+    fn each_kind_of_damage_is_detected() {
         assert_eq!(compared(&[1, 2, 3, 4], &[1, 2, 3, 4]), (0, 0, true));
         assert_eq!(compared(&[1, 2, 3, 4], &[1, 2, 4]), (1, 0, false));
         assert_eq!(compared(&[1, 2, 3, 4], &[1, 2, 9, 4]), (1, 1, false));
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_and_delays_are_told_apart() {
+    fn stalls_and_required_buffers_are_measured() {
         let arrivals = seen(&[(1, 0), (2, 40), (3, 1040), (4, 1041), (5, 1042), (6, 1200)]);
         let all = longest_stall(&arrivals, arrivals[0].seen_at, arrivals[5].seen_at);
         assert_eq!(all, Duration::from_millis(1000));

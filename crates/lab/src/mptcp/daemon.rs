@@ -1,10 +1,8 @@
-//! `marline paths` as a process at the client's end.
+//! `marline paths` as a child process in the client namespace.
 //!
-//! In: a policy, a device, a place for its files. Out: the running daemon; what it says of itself.
-//!
-//! 1. It is `marline` as a child process, with a home of nobody's, and its files are in a folder of its own: many labs run
-//!    side by side.
-//! 2. It is ready when it answers for its state.
+//! 1. It runs with an empty home directory, and its files are in a directory of its own, because many labs run side
+//!    by side.
+//! 2. It is ready when it answers a status request.
 
 use std::fs::File;
 use std::io;
@@ -17,24 +15,24 @@ use serde_json::Value;
 use crate::server::TempDir;
 use crate::{Lab, LabError};
 
-/// How it is started.
+/// Command-line settings of the daemon.
 #[derive(Clone, Debug)]
 pub(crate) struct DaemonConfig {
-    /// marline's executable.
+    /// Path of marline's executable.
     pub(crate) program: PathBuf,
-    /// `marline`, `emptcp`, `wifi-first` or `mptcp`.
+    /// Policy: `marline`, `emptcp`, `wifi-first` or `mptcp`.
     pub(crate) policy: &'static str,
-    /// `energy`, `throughput`, `latency` or `metered`.
+    /// Goal: `energy`, `throughput`, `latency` or `metered`.
     pub(crate) goal: &'static str,
-    /// The device whose radios are paid for.
+    /// Device model for energy accounting.
     pub(crate) model: &'static str,
-    /// The links that it may use.
+    /// The links that it manages.
     pub(crate) links: Vec<String>,
-    /// The file for its log of decisions, for `marline replay`.
+    /// File for the decision log, for `marline replay`.
     pub(crate) trace: Option<PathBuf>,
 }
 
-/// A running daemon. Dropping it kills it.
+/// A running daemon. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct PathsDaemon {
     child: Option<Child>,
@@ -43,18 +41,18 @@ pub(crate) struct PathsDaemon {
 }
 
 impl PathsDaemon {
-    /// Starts it, and waits until it answers.
+    /// Starts the daemon and waits until it answers.
     pub(crate) fn start(lab: &Lab, configs: DaemonConfig) -> Result<Self, LabError> {
-        let folder = TempDir::new().map_err(LabError::at_step("a place for the daemon"))?;
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the daemon"))?;
         let mut daemon = Self { child: None, config: configs, temp_dir: folder };
         daemon.restart(lab)?;
         Ok(daemon)
     }
 
-    /// Starts it once more in the same place, after [`Self::kill`].
+    /// Starts it again with the same files, after [`Self::kill`].
     pub(crate) fn restart(&mut self, lab: &Lab) -> Result<(), LabError> {
         let errors = File::options().create(true).append(true).open(self.log_path());
-        let errors = errors.map_err(LabError::at_step("a file for the daemon's errors"))?;
+        let errors = errors.map_err(LabError::at_step("log file of the daemon"))?;
         let mut command = self.command(&["run"]);
         command.args(["--policy", self.config.policy, "--goal", self.config.goal]);
         command.args(["--energy-model", self.config.model]);
@@ -67,7 +65,7 @@ impl PathsDaemon {
         }
         command
             .stdin(Stdio::null())
-            .stdout(errors.try_clone().map_err(LabError::at_step("a file"))?)
+            .stdout(errors.try_clone().map_err(LabError::at_step("log file of the daemon"))?)
             .stderr(errors);
         let start_error = |source| LabError::Start { program: "marline paths".into(), source };
         self.child = Some(lab.spawn(&mut command).map_err(start_error)?);
@@ -79,19 +77,22 @@ impl PathsDaemon {
                 return Err(start_error(io::Error::other(format!("{status}: {}", self.last_log_line()))));
             }
             if Instant::now() > deadline {
-                return Err(start_error(io::Error::other(format!("it does not answer: {}", self.last_log_line()))));
+                return Err(start_error(io::Error::other(format!(
+                    "it does not answer status requests: {}",
+                    self.last_log_line()
+                ))));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    /// Its pid, outside.
+    /// Its PID, in the PID namespace of this program.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// `marline paths status --json`.
+    /// The output of `marline paths status --json`.
     pub(crate) fn status(&self, lab: &Lab) -> io::Result<Value> {
         let mut command = self.command(&["status", "--json"]);
         command.stdin(Stdio::null()).stderr(Stdio::null());
@@ -102,13 +103,13 @@ impl PathsDaemon {
         }
     }
 
-    /// The last line that it said.
+    /// The last line of its log.
     pub(crate) fn last_log_line(&self) -> String {
         let text = std::fs::read_to_string(self.log_path()).unwrap_or_default();
         text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
     }
 
-    /// `kill -9`, without a chance to put anything back.
+    /// Kills it with SIGKILL, so that it cannot restore anything.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -128,7 +129,7 @@ impl PathsDaemon {
         self.run_dir().join("said.log")
     }
 
-    /// Where its files are.
+    /// Directory of its files.
     fn run_dir(&self) -> &Path {
         self.temp_dir.path()
     }
@@ -140,5 +141,5 @@ impl Drop for PathsDaemon {
     }
 }
 
-/// It has little to do before it answers.
+/// Starting takes much less; the margin is for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(10);

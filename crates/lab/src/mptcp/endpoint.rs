@@ -1,14 +1,15 @@
-//! The kernel's own path manager with endpoints, at the client's end: what MPTCP does without anybody who decides.
+//! MPTCP endpoints of the kernel's own path manager, in the client namespace: the behavior of MPTCP without a path
+//! manager daemon.
 //!
-//! Every connection is joined over all endpoints as soon as it is established, whatever it is for, and nothing is ever
-//! suspended. Endpoints belong to the lab's namespace and end with it.
+//! The kernel opens subflows over all endpoints as soon as a connection is established, whatever the connection is
+//! used for, and never suspends one. Endpoints belong to the lab's namespace and end with it.
 
 use std::process::Command;
 
 use crate::{Lab, LabError};
 
-/// Lets connections of the client be joined from the addresses of these links, as backups or not. The first link is the
-/// default route, over which connections begin, and needs none.
+/// Adds endpoints for the addresses of these links (index and device name), as backups or not. The first link needs
+/// none: it is the default route, over which connections start.
 pub(crate) fn add_endpoints(lab: &Lab, links: &[(usize, &str)], backup: bool) -> Result<(), LabError> {
     run_ip_mptcp(lab, &["limits", "set", "subflows", "8", "add_addr_accepted", "0"])?;
     for (index, name) in links {

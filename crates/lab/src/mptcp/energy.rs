@@ -1,10 +1,8 @@
-//! What the client's radios would have drawn for the packets that passed its end of the links.
+//! Energy that the client's radios would have used for the packets that passed its end of the links.
 //!
-//! In: what the emulator saw. Out: an account of the device.
-//!
-//! 1. Every packet is a sign of traffic, whoever sent it and whatever for: acknowledgements, priorities, probes.
+//! 1. Every packet counts as traffic, including ACKs, MP_PRIO and probes.
 //! 2. A packet of the client counts when it is sent, whether or not it arrives.
-//! 3. The account is whole: promotions, and the tails to come.
+//! 3. The result is complete: it includes promotions, and the tails after the last packet.
 
 use std::time::Duration;
 
@@ -14,19 +12,19 @@ use marline_core::units::{DataSize, Instant};
 
 use crate::{EmulationReport, TrafficSample};
 
-/// See the [module](self).
+/// Energy of all radios until they are idle.
 pub(crate) fn energy_of_packets(emulation: &EmulationReport, model: Model) -> EnergyBreakdown {
     meter_with_packets(emulation, model, |_, _| {}).energy_until_idle(Instant::FAR_FUTURE)
 }
 
-/// How often each link's radio left idle.
+/// For each link, how often its radio left the idle state.
 pub(crate) fn promotions(emulation: &EmulationReport, model: Model) -> Vec<u32> {
     let meter = meter_with_packets(emulation, model, |_, _| {});
     let of = |link| meter.radio(link).map_or(0, |radio| radio.totals(Instant::FAR_FUTURE).promotions);
     (0..).map(LinkId).zip(&emulation.links).map(|(link, _)| of(link)).collect()
 }
 
-/// What was drawn up to this time, tails that are not over left out: what a daemon can say then.
+/// Energy used up to `time`, without tails after it: what a daemon can report at that time.
 pub(crate) fn energy_until(emulation: &EmulationReport, model: Model, time: Duration) -> EnergyBreakdown {
     let end = Instant::ZERO + time;
     let mut cut = emulation.clone();
@@ -34,7 +32,7 @@ pub(crate) fn energy_until(emulation: &EmulationReport, model: Model, time: Dura
     meter_with_packets(&cut, model, |_, _| {}).energy_so_far(end)
 }
 
-/// Joules of all radios at the end of each step, up to `end`.
+/// Total energy in joules at the end of each step, up to `end`.
 pub(crate) fn energy_curve(emulation: &EmulationReport, model: Model, step: Duration, end: Duration) -> Vec<f64> {
     let (mut curve, mut next) = (Vec::new(), step);
     let meter = meter_with_packets(emulation, model, |meter, at| {
@@ -50,7 +48,7 @@ pub(crate) fn energy_curve(emulation: &EmulationReport, model: Model, step: Dura
     curve
 }
 
-/// A meter that has seen the packets; `before` is asked before each of them.
+/// An energy meter that has processed the packets; `before` is called before each of them.
 fn meter_with_packets(
     emulation: &EmulationReport,
     model: Model,
@@ -75,7 +73,7 @@ fn meter_with_packets(
     meter
 }
 
-/// The joules of the link with this place.
+/// Energy of the link with this index, in joules.
 pub(crate) fn link_energy(account: &EnergyBreakdown, at: usize) -> f64 {
     let link = u16::try_from(at).ok().and_then(|at| account.radio(LinkId(at)));
     link.map_or(0.0, |bill| bill.total().as_joules_f64())
@@ -105,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_rises_to_the_whole_and_a_part_of_it_is_what_was_spent_by_then() {
+    fn the_energy_curve_is_monotonic_and_agrees_with_the_totals() {
         let sign = |millis, down| TrafficSample { at: Duration::from_millis(millis), down, up: 0, payload: 0 };
         let links = vec![link("lte", LinkKind::Lte, vec![sign(100, 1500), sign(4000, 1500)])];
         let emulation =
@@ -122,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_packet_over_lte_costs_a_promotion_and_a_tail_and_a_second_one_nothing_but_time() {
+    fn a_second_lte_packet_costs_only_a_longer_tail() {
         let sign = |millis, down, up| TrafficSample { at: Duration::from_millis(millis), down, up, payload: 0 };
         let energy = |signs| {
             let links = vec![link("wifi", LinkKind::Wifi, Vec::new()), link("lte", LinkKind::Lte, signs)];
@@ -138,7 +136,7 @@ mod tests {
         let one = energy(vec![sign(5, 0, 60)]);
         assert!((link_energy(&one, 1) - 12.59).abs() < 0.01, "{}", link_energy(&one, 1));
         assert_eq!(link_energy(&one, 0), 0.0);
-        // A second later it is still awake: a second of its tail more.
+        // After one second the radio is still active: the second packet only extends the tail by a second.
         let two = energy(vec![sign(5, 0, 60), sign(1005, 1500, 0)]);
         let more = link_energy(&two, 1) - link_energy(&one, 1);
         assert!((0.7..1.5).contains(&more), "{more}");

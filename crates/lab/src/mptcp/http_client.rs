@@ -1,11 +1,9 @@
-//! A small client of HTTP/1.1 whose sockets are MPTCP or plain TCP: one connection, kept, one request at a time.
+//! Minimal HTTP/1.1 client over MPTCP or plain TCP: one persistent connection, one request at a time.
 //!
-//! In: which protocol, over which device, what. Out: how much came, when, and its checksum if that is wanted.
-//!
-//! 1. It is an application like any other: it knows nothing of paths, and no option of its sockets is special but the
-//!    protocol.
-//! 2. The clock begins before the connection does, and stops with the last byte.
-//! 3. Use it on a thread at the client's end ([`Lab::inside`](crate::Lab::inside)).
+//! 1. It behaves like any application: it does not know about paths, and the protocol is the only special option of
+//!    its sockets.
+//! 2. Time counts from before the connection attempt to the last byte.
+//! 3. Use it on a thread in the client namespace ([`Lab::run_at_client`](crate::Lab::run_at_client)).
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -18,12 +16,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::network::SERVER;
 
-/// What a client's sockets speak, and over what they begin.
+/// Protocol of the client's sockets, and the link they start on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SocketProtocol<'a> {
-    /// MPTCP; its first subflow takes the default route.
+    /// MPTCP; the first subflow uses the default route.
     Mptcp,
-    /// Plain TCP over this device.
+    /// Plain TCP, bound to this device.
     Tcp(&'a str),
 }
 
@@ -31,30 +29,30 @@ pub(crate) enum SocketProtocol<'a> {
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// What was read behind the head of an answer.
+    /// Bytes received after the head of a response.
     buffered: Vec<u8>,
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct DownloadResult {
     /// Bytes of the body.
     pub(crate) bytes: u64,
-    /// From the beginning to the last of them.
+    /// Time from the start to the last byte.
     pub(crate) time: Duration,
-    /// Bytes by slots of [`SLOT`] since the beginning.
+    /// Bytes per slot of [`SLOT`] since the start.
     pub(crate) timeline: Vec<u64>,
-    /// The longest time in which nothing came, from the first byte on.
+    /// Longest time without data, after the first byte.
     pub(crate) longest_pause: Duration,
-    /// In hexadecimal digits; none: it was not asked for, or it is not whole.
+    /// SHA-256 in hexadecimal digits; `None` if not requested or if the body is incomplete.
     pub(crate) sha256: Option<String>,
 }
 
-/// The length of a slot of [`Got::timeline`].
+/// Length of a slot of [`DownloadResult::timeline`].
 pub(crate) const SLOT: Duration = Duration::from_millis(100);
 
 impl DownloadResult {
-    /// Bytes a second from this time on.
+    /// Mean rate from this time on, in bytes per second.
     pub(crate) fn rate_from(&self, from: Duration) -> f64 {
         let slot = (from.as_nanos() / SLOT.as_nanos()) as usize;
         let bytes: u64 = self.timeline.iter().skip(slot).sum();
@@ -62,14 +60,14 @@ impl DownloadResult {
     }
 }
 
-/// When to stop, and what to look at.
+/// When a download ends, and whether it is hashed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StopCondition {
-    /// Longer than this nobody waits: an error.
+    /// The download fails after this time.
     pub(crate) limit: Duration,
-    /// After this time it is left as it is: what came until then is the result.
+    /// The download ends after this time; the bytes received until then are the result.
     pub(crate) stop_after: Option<Duration>,
-    /// Whether the checksum is wanted.
+    /// Whether to compute the SHA-256.
     pub(crate) wants_sha256: bool,
 }
 
@@ -87,7 +85,7 @@ impl Connection {
         Ok(Self { stream, buffered: Vec::new() })
     }
 
-    /// Asks for a path and reads the answer. `began`: when the clock did.
+    /// Requests a path and reads the response. `start` is the time from which durations count.
     pub(crate) fn get(&mut self, path: &str, start: Instant, until: StopCondition) -> io::Result<DownloadResult> {
         write!(self.stream, "GET /{path} HTTP/1.1\r\nHost: {SERVER}\r\n{BROWSER_HEADERS}\r\n")?;
         let length = self.read_head(start, until.limit)?;
@@ -106,7 +104,7 @@ impl Connection {
             match count {
                 None if now > until.limit => return Err(timeout_error(got.bytes, length, now)),
                 None => {}
-                Some(0) => return Err(io::Error::other(format!("it ended after {} of {length} bytes", got.bytes))),
+                Some(0) => return Err(io::Error::other(format!("ended after {} of {length} bytes", got.bytes))),
                 Some(count) => {
                     if let Some(digest) = &mut digest {
                         digest.update(part.get(..count).unwrap_or_default());
@@ -131,7 +129,7 @@ impl Connection {
         Ok(got)
     }
 
-    /// Asks for a path and reads no faster than this, until told to stop; how much came.
+    /// Requests a path and reads at most at this rate until `is_over` is set. Returns the number of bytes.
     pub(crate) fn read_slowly(mut self, path: &str, rate: Bitrate, is_over: &AtomicBool) -> io::Result<u64> {
         write!(self.stream, "GET /{path} HTTP/1.1\r\nHost: {SERVER}\r\n\r\n")?;
         let (start, mut bytes, mut part) = (Instant::now(), 0, [0; 8192]);
@@ -148,7 +146,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Reads the head of an answer; the length of its body.
+    /// Reads the head of a response and returns the length of its body.
     fn read_head(&mut self, start: Instant, limit: Duration) -> io::Result<u64> {
         let mut held = Vec::new();
         let mut part = [0; 4096];
@@ -157,7 +155,7 @@ impl Connection {
                 self.buffered = held.split_off(end + 4);
                 return content_length(&held).ok_or_else(|| {
                     let first = held.split(|byte| *byte == b'\r').next().unwrap_or_default();
-                    io::Error::other(format!("the server answers `{}`", String::from_utf8_lossy(first)))
+                    io::Error::other(format!("the server responds `{}`", String::from_utf8_lossy(first)))
                 });
             }
             match self.read_some(&mut part)? {
@@ -169,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// Some bytes; none: nothing came for a while.
+    /// Reads some bytes; `None` if none arrived within [`POLL_INTERVAL`].
     fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match self.stream.read(buffer) {
             Ok(length) => Ok(Some(length)),
@@ -185,7 +183,7 @@ impl Connection {
     }
 }
 
-/// A download over a connection of its own.
+/// Downloads over a new connection.
 pub(crate) fn download(
     socket_protocol: SocketProtocol<'_>,
     path: &str,
@@ -195,7 +193,7 @@ pub(crate) fn download(
     Connection::open(socket_protocol, until.limit)?.get(path, start, until)
 }
 
-/// The body's length, of an answer with status 200.
+/// Content-Length of a response with status 200.
 fn content_length(head: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.split("\r\n");
@@ -210,13 +208,13 @@ fn timeout_error(bytes: u64, length: u64, time: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("{bytes} of {length} bytes after {:.0} s", time.as_secs_f64()))
 }
 
-/// The user wants an end.
+/// Error text when the user interrupts.
 pub(crate) const STOPPED_BY_USER: &str = "stopped";
-/// The rest of a request's head: as much as browsers say of themselves, cookies left out.
+/// Further request headers, as browsers send them, without cookies.
 const BROWSER_HEADERS: &str = "User-Agent: Mozilla/5.0 (Linux; Android 4.4.2) AppleWebKit/537.36 (KHTML, like Gecko) Mobile Safari/537.36\r\n\
     Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8\r\n\
     Accept-Language: en-US,en;q=0.8\r\nConnection: keep-alive\r\n";
-/// How long a read waits before it looks at the clock.
+/// Timeout of a read, after which limits are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -224,14 +222,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_tells_the_length_of_what_was_found() {
+    fn the_content_length_is_read_from_a_successful_response() {
         assert_eq!(content_length(b"HTTP/1.1 200 OK\r\nContent-length: 12\r\n\r\n"), Some(12));
         assert_eq!(content_length(b"HTTP/1.1 404 Not Found\r\nContent-length: 12\r\n\r\n"), None);
         assert_eq!(content_length(b"\xff"), None);
     }
 
     #[test]
-    fn the_rate_leaves_out_what_came_before() {
+    fn the_rate_excludes_earlier_bytes() {
         let mut timeline = vec![1_000_000; 50];
         timeline.extend([2_000_000; 50]);
         let got = DownloadResult {

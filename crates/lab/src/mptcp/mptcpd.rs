@@ -1,7 +1,7 @@
-//! mptcpd as a process at the client's end: the path manager that distributions have.
+//! mptcpd as a process in the client namespace: the path manager daemon that distributions package.
 //!
-//! Its usual plugin, `addr_adv`, makes an endpoint of the kernel's path manager for each address that it finds. It is
-//! ready when there is one for each link. Endpoints belong to the lab's namespace and end with it.
+//! Its default plugin `addr_adv` creates an endpoint of the kernel's path manager for each address that it finds.
+//! It is ready when there is one per link. Endpoints belong to the lab's namespace and end with it.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use crate::{Lab, LabError, server};
 
-/// A running mptcpd. Dropping it kills it.
+/// A running mptcpd. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Mptcpd(Child);
 
 impl Mptcpd {
-    /// Where it is installed.
+    /// Path of the executable, if it is installed.
     pub(crate) fn program() -> Option<PathBuf> {
         let known = PathBuf::from("/usr/libexec/mptcpd");
         server::find_program("mptcpd").or_else(|| known.is_file().then_some(known))
     }
 
-    /// Starts it, and waits until it has made an endpoint for each of so many links.
+    /// Starts it and waits until it has created an endpoint for each of the `links`.
     pub(crate) fn start(lab: &Lab, links: usize) -> Result<Self, LabError> {
         let program =
             Self::program().ok_or(LabError::MissingProgram { program: "mptcpd".into(), package: "mptcpd" })?;
@@ -37,7 +37,7 @@ impl Mptcpd {
                 return Err(failed(io::Error::other(format!("it ended: {status}"))));
             }
             if Instant::now() > until {
-                return Err(failed(io::Error::other("it makes no endpoints")));
+                return Err(failed(io::Error::other("it created no endpoints in time")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -52,10 +52,10 @@ impl Drop for Mptcpd {
     }
 }
 
-/// It reads all addresses at its start.
+/// It reads all addresses at its start, which takes much less.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many endpoints there are.
+/// Number of endpoints in the client namespace.
 fn endpoint_count(lab: &Lab) -> io::Result<usize> {
     let program =
         server::find_program("ip").ok_or_else(|| io::Error::other("`ip` (package iproute2) is not installed"))?;

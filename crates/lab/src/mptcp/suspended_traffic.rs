@@ -1,10 +1,8 @@
-//! What passes a link while MPTCP's other end was asked not to use it.
+//! Traffic on a link after the client has requested its suspension (MP_PRIO: the subflow becomes a backup).
 //!
-//! In: what the emulator saw, and when the download ended. Out: payload and control after the drain.
-//!
-//! 1. A suspension is the packet of the client that asks for it (MP_PRIO). The last one before the end counts, and only if
-//!    nothing asks for the link again.
-//! 2. After it the sender may empty its queue; from [`DRAINED`] on until the end nothing but control may pass.
+//! 1. A suspension begins with the MP_PRIO packet of the client. The last one before the end of the download
+//!    counts, and only if no later request makes the subflow regular again.
+//! 2. After the request the sender may empty its queue. After [`DRAIN_TIME`] only control packets may pass.
 
 use std::time::Duration;
 
@@ -12,26 +10,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::EmulationReport;
 
-/// What a link carried while it was suspended.
+/// Traffic of a link while it was suspended.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct SuspendedTraffic {
-    /// Payload after the drain.
+    /// TCP payload after [`DRAIN_TIME`], in bytes.
     pub(crate) payload: u64,
-    /// Everything else, in bytes a minute.
+    /// All other bytes after it, per minute.
     pub(crate) control_per_minute: f64,
-    /// Seconds from the request to the last payload of the drain.
+    /// Seconds from the request to the last payload within [`DRAIN_TIME`].
     pub(crate) drain_s: f64,
-    /// Seconds for which it was watched.
+    /// Seconds that were observed after [`DRAIN_TIME`].
     pub(crate) watched_s: f64,
 }
 
 impl SuspendedTraffic {
-    /// Of the link with this place, up to `end`; none: it was never suspended, or not for long enough. The last suspension
-    /// counts.
+    /// Measures the last suspension of a link up to `end`. `None` if the link is not suspended at `end`, or was for
+    /// less than [`MIN_SUSPENSION`].
     pub(crate) fn measure(emulation: &EmulationReport, link_index: usize, end: Duration) -> Option<Self> {
         let link = emulation.links.get(link_index)?;
         let asked = link.mp_prio_requests.iter().rfind(|priority| !priority.is_dropped && priority.at < end)?;
-        // The first of its row: a request may be sent again to be sure.
+        // Start with the first of consecutive requests: a request may be repeated to protect it from loss.
         let since = link.mp_prio_requests.iter().rev().skip_while(|priority| priority.at > asked.at);
         let first = since.take_while(|priority| priority.backup).last()?.at;
         let (drained, mut sum) = (first + DRAIN_TIME, (0_u64, 0_u64));
@@ -50,9 +48,9 @@ impl SuspendedTraffic {
     }
 }
 
-/// Within this time a queue of LTE and what was in flight have passed.
+/// Within this time the queue of an LTE link and the bytes in flight have been delivered.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
-/// Shorter than this says nothing about a minute.
+/// A shorter observation does not support a figure per minute.
 const MIN_SUSPENSION: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -63,7 +61,7 @@ mod tests {
     use crate::{Lateness, LinkReport, MpPrioRequest, TrafficSample};
 
     #[test]
-    fn what_passes_after_the_drain_is_told_from_what_drains() {
+    fn traffic_after_the_drain_is_distinguished_from_the_drain() {
         let sign =
             |millis, down, payload| TrafficSample { at: Duration::from_millis(millis), down, up: 60, payload };
         let asked = |seconds, backup| MpPrioRequest { at: Duration::from_secs(seconds), backup, is_dropped: false };

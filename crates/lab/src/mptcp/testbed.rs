@@ -1,21 +1,20 @@
-//! A lab in which somebody decides over the paths of MPTCP connections, and a client that uses them.
+//! Testbed for MPTCP: a lab with one of several path managers, and a client that downloads over it.
 //!
-//! In: links, what is served, who decides. Out: a place in which to download; then joules, packets and what the daemon
-//! says.
-//!
-//! | who | the client's sockets | who decides |
+//! | variant | sockets of the client | path manager |
 //! |---|---|---|
-//! | `single:LINK` | plain TCP over one link | nobody |
-//! | `mptcp:LINK` | MPTCP | nobody: the first link alone, to see what the protocol itself costs |
+//! | `single:LINK` | plain TCP over one link | none |
+//! | `mptcp:LINK` | MPTCP | none: only the first link, to measure the cost of the protocol itself |
 //! | `mptcp` | MPTCP | the kernel, with an endpoint for each link but the first |
-//! | `mptcpd` | MPTCP | the kernel, with the endpoints that mptcpd makes of all addresses |
-//! | `wifi-first` | MPTCP | the kernel, with endpoints that are backups (Raiciu et al.; eMPTCP §4.6) |
-//! | `emptcp`, `marline` | MPTCP | `marline paths`, with this policy |
+//! | `mptcpd` | MPTCP | the kernel, with the endpoints that mptcpd creates for all addresses |
+//! | `wifi-first` | MPTCP | the kernel, with backup endpoints (Raiciu et al.; eMPTCP section 4.6) |
+//! | `emptcp`, `marline` | MPTCP | `marline paths` with this policy |
 //!
-//! 1. Everything is fresh: no metrics of TCP, no learnt rates, no warm connection.
-//! 2. The links' clock begins with the download, when whoever decides is ready.
-//! 3. Published eMPTCP's server does not halve windows in a pause (RFC 2861 off, §3.6); everybody else's is left as it is.
-//! 4. The account is closed a while after the last byte: the end of a connection has packets of its own, on every subflow.
+//! 1. Each testbed is fresh: no cached TCP metrics, no learned rates, no open connection.
+//! 2. The links start with the download, after the path manager is ready.
+//! 3. For published eMPTCP the server keeps its congestion windows in a pause (RFC 2861 off, section 3.6); for all
+//!    other variants the setting is unchanged.
+//! 4. The energy accounting ends [`SETTLE_TIME`] after the last byte, because closing a connection causes packets
+//!    on every subflow.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,35 +29,35 @@ use super::mptcpd::Mptcpd;
 use super::web_page::{self, PageResult};
 use crate::{Congestion, EmulationReport, Lab, LabError, LabSpec, ServerTcp, Service};
 
-/// Who decides. See the [module](self).
+/// Path manager and protocol; see the [module documentation](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PathVariant {
-    /// TCP over the link with this place.
+    /// Plain TCP over the link with this index.
     SingleLinkTcp(usize),
-    /// Nobody: MPTCP over the first link.
+    /// MPTCP over the first link, without path manager.
     SingleLinkMptcp,
-    /// The kernel.
+    /// The kernel, with an endpoint for each link but the first.
     KernelMptcp,
-    /// mptcpd, as distributions have it.
+    /// mptcpd with its default plugin.
     Mptcpd,
-    /// The kernel, all but the first link being backups.
+    /// The kernel, with all endpoints as backups.
     WifiFirst,
-    /// The daemon: a policy and a profile.
+    /// `marline paths` with this policy and goal.
     Daemon(&'static str, &'static str),
 }
 
 impl PathVariant {
-    /// Our re-implementation of eMPTCP, read literally.
+    /// eMPTCP as implemented here, following the paper literally.
     pub(crate) const EMPTCP: Self = Self::Daemon("emptcp", "energy");
-    /// Its other readings (`marline_core::paths::Policy`).
+    /// eMPTCP in other readings of the paper (`marline_core::paths::Policy`).
     pub(crate) const EMPTCP_SETTLED: Self = Self::Daemon("emptcp-settled", "energy");
     pub(crate) const EMPTCP_TABLE: Self = Self::Daemon("emptcp-table", "energy");
-    /// Ours.
+    /// marline's policy, for the least energy.
     pub(crate) const MARLINE: Self = Self::Daemon("marline", "energy");
-    /// Ours, for the most bytes a second.
+    /// marline's policy, for the highest throughput.
     pub(crate) const MARLINE_THROUGHPUT: Self = Self::Daemon("marline", "speed");
 
-    /// As tables name it.
+    /// Name in tables.
     pub(crate) fn name(self, links: &[LinkSpec]) -> String {
         match self {
             Self::SingleLinkTcp(at) => format!("single:{}", links.get(at).map_or("?", |link| &link.name)),
@@ -75,32 +74,32 @@ impl PathVariant {
     }
 }
 
-/// Where it happens.
+/// Configuration of a testbed.
 #[derive(Clone, Debug)]
 pub(crate) struct TestbedConfig<'a> {
-    /// The first one is the default route.
+    /// The links; the first one is the default route.
     pub(crate) links: &'a [LinkSpec],
-    /// What happens to them.
+    /// Events of the links.
     pub(crate) events: &'a [LinkEvent],
-    /// The directory or file that is served.
+    /// Directory or file that the server serves.
     pub(crate) served_file: &'a Path,
-    /// The server's.
+    /// Congestion control of server and client.
     pub(crate) congestion: Congestion,
-    /// Decides every loss.
+    /// Seed of all random loss.
     pub(crate) seed: u64,
-    /// marline's executable.
+    /// Path of marline's executable.
     pub(crate) program: &'a Path,
-    /// The file for the daemon's log.
+    /// File for the daemon's decision log.
     pub(crate) trace: Option<PathBuf>,
 }
 
-/// The device whose radios are paid for (eMPTCP's).
+/// Device model for energy accounting (the device of the eMPTCP paper).
 pub(crate) const ENERGY_MODEL: &str = "emptcp-s3";
 
-/// See the [module](self).
+/// The running testbed; see the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct Testbed {
-    // Dropped in this order: the daemon puts back what it changed, then its network goes.
+    // Fields are dropped in this order: the daemon must restore the host configuration before its network goes.
     daemon: Option<PathsDaemon>,
     _mptcpd: Option<Mptcpd>,
     lab: Lab,
@@ -109,7 +108,7 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// Builds it.
+    /// Builds the lab and starts the path manager.
     pub(crate) fn start(config: &TestbedConfig<'_>, who: PathVariant) -> Result<Self, LabError> {
         let lab = Lab::start(&LabSpec {
             events: config.events.to_vec(),
@@ -147,7 +146,7 @@ impl Testbed {
         Ok(Self { daemon, _mptcpd: peer, lab, links, variant: who })
     }
 
-    /// What the client's sockets speak.
+    /// Protocol of the client's sockets.
     pub(crate) fn socket_protocol(&self) -> SocketProtocol<'_> {
         match self.variant {
             PathVariant::SingleLinkTcp(at) => SocketProtocol::Tcp(self.links.get(at).map_or("", String::as_str)),
@@ -155,7 +154,7 @@ impl Testbed {
         }
     }
 
-    /// Downloads; the links' clock begins now.
+    /// Starts the links and downloads. The inner error is a failure of the download, the outer one of the lab.
     pub(crate) fn download(
         &self,
         path: &str,
@@ -168,7 +167,7 @@ impl Testbed {
             .map_err(|error| error.to_string()))
     }
 
-    /// Loads the page; the links' clock begins now.
+    /// Starts the links and loads the page. The inner error is a failure of the download, the outer one of the lab.
     pub(crate) fn load_page(&self, limit: Duration) -> Result<Result<PageResult, String>, LabError> {
         self.lab.start_links()?;
         Ok(self
@@ -177,18 +176,18 @@ impl Testbed {
             .map_err(|error| error.to_string()))
     }
 
-    /// What the links did since then, once the ends of connections have passed.
+    /// Counters of the links since their start, after the connections have been closed.
     pub(crate) fn emulation_report(&self) -> Result<EmulationReport, LabError> {
         std::thread::sleep(SETTLE_TIME);
         self.lab.emulation_report()
     }
 
-    /// The lab.
+    /// The lab of the testbed.
     pub(crate) const fn lab(&self) -> &Lab {
         &self.lab
     }
 
-    /// The daemon's pid.
+    /// The daemon's PID, if there is one.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.daemon.as_ref()?.pid()
     }
@@ -198,11 +197,11 @@ impl Testbed {
         (&self.lab, self.daemon.as_mut())
     }
 
-    /// What the daemon says of itself.
+    /// The daemon's status, if there is a daemon.
     pub(crate) fn daemon_status(&self) -> Option<Value> {
         self.daemon.as_ref()?.status(&self.lab).ok()
     }
 }
 
-/// The ends of connections: several round trips of the slowest link, and a drain of its queue.
+/// Time for closing connections: several RTTs of the slowest link and the time to empty its queue.
 const SETTLE_TIME: Duration = Duration::from_millis(1500);

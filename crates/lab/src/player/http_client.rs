@@ -1,7 +1,8 @@
-//! As much of an HTTP/1.1 client as an emulated player needs: one long answer that is read slowly, and a page that is
-//! asked and told small things over one connection.
+//! Minimal HTTP/1.1 client of the emulated player: one long response that is read slowly, and short requests to the
+//! proxy's status port over one connection.
 //!
-//! The proxy's client was not used: it measures, retries and spreads over links, and here it is the other side that is
+//! The client of the proxy itself was not used: it measures, retries and uses several links. Here the proxy is what
+//! is measured.
 //! measured.
 
 use std::io::{self, Read, Write};
@@ -10,18 +11,18 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// An answer of known length that is under way.
+/// A response of known length whose body is being read.
 #[derive(Debug)]
 pub(super) struct HttpResponse {
     stream: TcpStream,
-    /// What came with the head.
+    /// Bytes of the body that arrived together with the head.
     buffered: Vec<u8>,
-    /// How long its body is.
+    /// Length of the body in bytes.
     pub(super) length: u64,
 }
 
 impl HttpResponse {
-    /// Asks a proxy's media port for a URL, and waits for the head.
+    /// Requests a URL from the media port of a proxy and waits for the head of the response.
     pub(super) fn get(media: SocketAddr, url: &str, limit: Duration) -> Result<Self, String> {
         let ask = || -> io::Result<(TcpStream, Vec<u8>, ResponseHead)> {
             let mut stream = TcpStream::connect(media)?;
@@ -32,18 +33,19 @@ impl HttpResponse {
             let (early, head) = read_head(&mut stream)?;
             Ok((stream, early, head))
         };
-        let (stream, mut early, head) = ask().map_err(|error| format!("the proxy's answer: {error}"))?;
+        let (stream, mut early, head) = ask().map_err(|error| format!("the proxy's response: {error}"))?;
         if head.status != 200 {
             let mut stream = stream;
             let _ = Read::by_ref(&mut stream).take(head.length.unwrap_or(0).min(1000)).read_to_end(&mut early);
             let said = String::from_utf8_lossy(&early);
-            return Err(format!("the proxy answers {}: {}", head.status, said.trim()));
+            return Err(format!("the proxy responds {}: {}", head.status, said.trim()));
         }
-        let length = head.length.ok_or("the proxy's answer has no length")?;
+        let length = head.length.ok_or("the proxy's response has no Content-Length")?;
         Ok(Self { stream, buffered: early, length })
     }
 
-    /// Some of the body; none: nothing came in this time. Zero bytes: the proxy has closed.
+    /// Reads some of the body; `None` if nothing arrived within `wait`, zero bytes if the proxy closed the
+    /// connection.
     pub(super) fn read(&mut self, buffer: &mut [u8], wait: Duration) -> io::Result<Option<usize>> {
         if !self.buffered.is_empty() {
             let length = self.buffered.len().min(buffer.len());
@@ -62,32 +64,32 @@ impl HttpResponse {
     }
 }
 
-/// The proxy's status port.
+/// Client of the proxy's status port.
 #[derive(Debug)]
 pub(super) struct StatusClient {
     host: String,
-    /// With the token, and a slash at both ends.
+    /// Path with the token, with a slash at both ends.
     path: String,
     stream: Option<TcpStream>,
 }
 
 impl StatusClient {
-    /// `status_url`: as the proxy prints it, `http://127.0.0.1:PORT/TOKEN/`.
+    /// `status_url` is the URL that the proxy prints: `http://127.0.0.1:PORT/TOKEN/`.
     pub(super) fn new(status_url: &str) -> Result<Self, String> {
         let parts = status_url.strip_prefix("http://").and_then(|rest| rest.split_once('/'));
-        let (host, path) = parts.ok_or_else(|| format!("`{status_url}` is no address of a status"))?;
+        let (host, path) = parts.ok_or_else(|| format!("`{status_url}` is not the URL of a status port"))?;
         let slash = if path.ends_with('/') { "" } else { "/" };
         Ok(Self { host: host.to_owned(), path: format!("/{path}{slash}"), stream: None })
     }
 
-    /// One object.
+    /// Gets one JSON object.
     pub(super) fn get(&mut self, object_path: &str) -> Result<Value, String> {
         let request = format!("GET {}{object_path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.path, self.host);
         let body = self.request(&request).map_err(|error| format!("the proxy's {object_path}: {error}"))?;
         serde_json::from_slice(&body).map_err(|error| format!("the proxy's {object_path}: {error}"))
     }
 
-    /// Tells one object.
+    /// Posts one JSON object.
     pub(super) fn post(&mut self, object_path: &str, object: &Value) -> Result<(), String> {
         let (path, host, text) = (&self.path, &self.host, object.to_string());
         let fields = format!("Content-Type: application/json\r\nContent-Length: {}", text.len());
@@ -95,7 +97,8 @@ impl StatusClient {
         self.request(&request).map(drop).map_err(|error| format!("the proxy's {object_path}: {error}"))
     }
 
-    /// The body of a good answer. An idle connection that was closed meanwhile is opened anew, once.
+    /// Returns the body of a successful response. If the idle connection has been closed meanwhile, opens a new
+    /// one, once.
     fn request(&mut self, request: &str) -> io::Result<Vec<u8>> {
         if let Some(stream) = self.stream.take()
             && let Ok(body) = self.request_over(stream, request)
@@ -111,7 +114,7 @@ impl StatusClient {
     fn request_over(&mut self, mut stream: TcpStream, request: &str) -> io::Result<Vec<u8>> {
         stream.write_all(request.as_bytes())?;
         let (mut body, head) = read_head(&mut stream)?;
-        let length = head.length.ok_or_else(|| io::Error::other("an answer without a length"))?;
+        let length = head.length.ok_or_else(|| io::Error::other("a response without Content-Length"))?;
         let left = length.saturating_sub(body.len() as u64);
         Read::by_ref(&mut stream).take(left).read_to_end(&mut body)?;
         if head.status != 200 {
@@ -123,25 +126,25 @@ impl StatusClient {
     }
 }
 
-/// What is read of a head.
+/// The fields of a response's head that are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ResponseHead {
     status: u16,
     length: Option<u64>,
 }
 
-/// Reads a head, and what came behind it.
+/// Reads the head of a response; also returns the bytes received after it.
 fn read_head(stream: &mut TcpStream) -> io::Result<(Vec<u8>, ResponseHead)> {
     let mut held = Vec::new();
     let mut part = [0; 4096];
     loop {
         if let Some(end) = held.windows(4).position(|four| four == b"\r\n\r\n") {
             let early = held.split_off(end + 4);
-            let head = parse_head(&held).ok_or_else(|| io::Error::other("no HTTP answer"))?;
+            let head = parse_head(&held).ok_or_else(|| io::Error::other("not an HTTP response"))?;
             return Ok((early, head));
         }
         if held.len() > MAX_HEAD {
-            return Err(io::Error::other("a head without an end"));
+            return Err(io::Error::other("the head of the response is too long"));
         }
         match stream.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -161,9 +164,9 @@ fn parse_head(head: &[u8]) -> Option<ResponseHead> {
     Some(ResponseHead { status, length: lines.find_map(field) })
 }
 
-/// The status port is on this machine and answers at once.
+/// The status port is on this machine and answers at once; the margin is for a busy machine.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
-/// No head of ours is half as long.
+/// Limit for the head of a response; those of the proxy are less than half as long.
 const MAX_HEAD: usize = 16_384;
 
 #[cfg(test)]

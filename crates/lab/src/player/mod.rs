@@ -1,17 +1,17 @@
-//! An emulated player in real time: GreenBag's player (§II-B) behind a real HTTP connection to a real proxy.
+//! An emulated video player in real time: GreenBag's player model (section II-B) behind a real HTTP connection to a
+//! real proxy.
 //!
-//! In: a [`Seat`]: where the proxy is, what is played, with which thresholds, and since when. Out: a [`Viewing`].
+//! 1. It reads until its buffer reaches the high threshold. Then it stops reading until the buffer falls to the low
+//!    threshold, which the proxy notices as back-pressure.
+//! 2. Twice a second, and whenever buffering begins or ends, it reports its state to the proxy (`POST
+//!    /TOKEN/state`), as marline's player page does and as GreenBag expects of its player (section IV-C).
+//! 3. Every byte is compared with the expected content.
+//! 4. After the last byte the remaining playback is computed, not waited for, because nothing can change it.
+//! 5. It uses one thread and blocking reads with timeouts: a process that was started in a
+//!    [`Room`](marline_sys::process::Room) cannot start threads, and one connection does not need more.
 //!
-//! 1. It reads whatever the connection has, up to what its high threshold allows; then it reads no more until the low
-//!    one, and the proxy feels it as back-pressure.
-//! 2. Twice a second, and whenever it begins or ceases to wait, it tells the proxy how it stands (`POST /TOKEN/state`), as
-//!    the player page does and as GreenBag asks its player (§IV-C).
-//! 3. Every byte is compared with the film's.
-//! 4. Once the last byte is there nothing can change any more: the rest of the playing is reckoned, not waited for.
-//! 5. One thread and blocking reads with time-outs: whoever was born in a [`Room`](marline_sys::process::Room) can start
-//!    no more threads, and one connection needs none.
-//!
-//! mpv was not used for this: it starts when it likes, and figures of a paper need the paper's player.
+//! mpv was not used: it chooses by itself when to start, and reproducing the figures of the paper requires the
+//! paper's player.
 
 mod http_client;
 mod mp4_fixture;
@@ -26,55 +26,55 @@ use serde_json::{Value, json};
 use http_client::{HttpResponse, StatusClient};
 pub(crate) use mp4_fixture::{Mp4Fixture, Mp4Fixtures};
 
-/// Where one sits down to watch.
+/// Configuration of one playback.
 #[derive(Clone, Debug)]
 pub(crate) struct PlayerConfig {
-    /// The proxy's media port.
+    /// Address of the proxy's media port.
     pub(crate) media_addr: SocketAddr,
-    /// The proxy's address of status, with the token.
+    /// URL of the proxy's status port, with the token.
     pub(crate) status_url: String,
-    /// What is played.
+    /// URL of the video.
     pub(crate) url: String,
-    /// How it is decoded.
+    /// Rate and duration of the video.
     pub(crate) video: MediaProfile,
-    /// When it plays, and when it has enough.
+    /// Buffer levels at which playback starts and reading stops.
     pub(crate) thresholds: BufferThresholds,
-    /// The clock at the beginning.
+    /// Start of the playback on the monotonic clock, in nanoseconds.
     pub(crate) start_time: u64,
-    /// Given up after this time.
+    /// The playback fails after this time.
     pub(crate) time_limit: Duration,
 }
 
-/// How it was to watch.
+/// Results of one playback.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct PlaybackResult {
-    /// P.
+    /// Playback time (P in the paper).
     pub(crate) playback_time: Duration,
-    /// I, the first wait included.
+    /// Total buffering time (I in the paper), including the startup.
     pub(crate) buffering_time: Duration,
-    /// How often it ran dry after the start.
+    /// Number of interruptions after the start.
     pub(crate) stalls: u32,
-    /// When the first picture was shown.
+    /// Time of the first frame.
     pub(crate) first_frame: Duration,
-    /// When the last byte came.
+    /// Time of the last byte.
     pub(crate) last_byte: Duration,
-    /// Each wait: since when, for how long.
+    /// Buffering periods: start and length.
     pub(crate) buffering_periods: Vec<(Duration, Duration)>,
-    /// The proxy's status after the last byte.
+    /// Status of the proxy after the last byte.
     pub(crate) proxy_status: Value,
 }
 
-/// Plays it to its end.
+/// Plays the video to its end.
 ///
 /// # Errors
-/// What went wrong, in words: the proxy refused, broke off, sent other bytes, or took too long.
+/// A description of the failure: the proxy refused, closed the connection, sent wrong bytes, or took too long.
 pub(crate) fn play(config: &PlayerConfig) -> Result<PlaybackResult, String> {
     let page = StatusClient::new(&config.status_url)?;
     let mut viewer = EmulatedPlayer::new(config, page);
     let mut response = HttpResponse::get(config.media_addr, &config.url, config.time_limit)?;
     let size = config.video.size().bytes();
     if response.length != size {
-        return Err(format!("the proxy speaks of {} bytes, the film has {size}", response.length));
+        return Err(format!("the proxy announces {} bytes, the video has {size}", response.length));
     }
     let mut buffer = vec![0; 1 << 18];
     while viewer.player.arrived() < size {
@@ -90,10 +90,10 @@ pub(crate) fn play(config: &PlayerConfig) -> Result<PlaybackResult, String> {
         let part = buffer.get_mut(..most).unwrap_or_default();
         match response.read(part, wait).map_err(|error| format!("after {at} bytes: {error}"))? {
             None => {}
-            Some(0) => return Err(format!("the proxy broke off after {at} of {size} bytes")),
+            Some(0) => return Err(format!("the proxy closed the connection after {at} of {size} bytes")),
             Some(length) => {
                 if !Mp4Fixture::matches_at(at, part.get(..length).unwrap_or_default(), &config.video) {
-                    return Err(format!("other bytes than the film's at {at}"));
+                    return Err(format!("wrong bytes at offset {at}"));
                 }
                 let now = viewer.now();
                 viewer.player.on_arrival(now, at + length as u64);
@@ -103,12 +103,12 @@ pub(crate) fn play(config: &PlayerConfig) -> Result<PlaybackResult, String> {
     viewer.into_result()
 }
 
-/// The player and whom it tells.
+/// The player and its connection to the proxy's status port.
 struct EmulatedPlayer<'a> {
     config: &'a PlayerConfig,
     status_client: StatusClient,
     player: Player,
-    /// When it last told, and what it did then.
+    /// Time and content of the last report.
     last_report: Option<(Instant, PlayerState)>,
     buffering_periods: Vec<(Duration, Duration)>,
     buffering_since: Option<Duration>,
@@ -131,7 +131,7 @@ impl<'a> EmulatedPlayer<'a> {
         Instant::from_nanos(clock::now().saturating_sub(self.config.start_time))
     }
 
-    /// Time has passed: plays, and tells.
+    /// Advances the playback to the present and sends a report if one is due.
     fn advance(&mut self) -> Result<Instant, String> {
         let now = self.now();
         self.player.advance(now);
@@ -150,7 +150,7 @@ impl<'a> EmulatedPlayer<'a> {
         Ok(now)
     }
 
-    /// Keeps when it waited.
+    /// Records the beginning and end of buffering periods.
     fn note_buffering(&mut self, now: Duration) {
         let waits = self.player.state() == PlayerState::Buffering;
         match self.buffering_since {
@@ -163,6 +163,7 @@ impl<'a> EmulatedPlayer<'a> {
         }
     }
 
+    /// Reports the state of the player to the proxy.
     fn report(&mut self, state: PlayerState) -> Result<(), String> {
         let stalled = self.player.buffering_time().saturating_sub(self.startup_time());
         let body = json!({
@@ -177,27 +178,28 @@ impl<'a> EmulatedPlayer<'a> {
         self.status_client.post("state", &body)
     }
 
+    /// Time until the first frame; while there is none, the buffering time so far.
     fn startup_time(&self) -> Duration {
         self.player.first_frame().map_or(self.player.buffering_time(), |at| at.since(Instant::ZERO))
     }
 
-    /// When something is to be done although nothing comes.
+    /// Time of the next report or change of state, even if no data arrives.
     fn next_action(&self) -> Instant {
         let tells = self.last_report.map_or(Instant::ZERO, |(at, _)| at + REPORT_INTERVAL);
         self.player.next_change().map_or(tells, |at| at.min(tells))
     }
 
-    /// Everything is there: asks the proxy for its account, and reckons the rest.
+    /// After the last byte: gets the proxy's status, and computes the remaining playback.
     fn into_result(mut self) -> Result<PlaybackResult, String> {
         let now = self.now();
         self.player.advance(now);
         self.note_buffering(now.since(Instant::ZERO));
         let last_byte = now.since(Instant::ZERO);
-        // The proxy hears of its transfers ten times a second.
+        // The proxy updates its transfer counters ten times a second.
         std::thread::sleep(SETTLE_TIME);
         let status = self.status_client.get("status")?;
         self.player.advance(Instant::FAR_FUTURE);
-        let playback = self.player.playback_time().ok_or("it has everything and does not end")?;
+        let playback = self.player.playback_time().ok_or("the playback does not end although all bytes arrived")?;
         Ok(PlaybackResult {
             playback_time: playback,
             buffering_time: self.player.buffering_time(),
@@ -210,13 +212,13 @@ impl<'a> EmulatedPlayer<'a> {
     }
 }
 
-/// What a viewing that the user broke off ends with.
+/// Error text when the user interrupts the playback.
 pub(crate) const STOPPED_BY_USER: &str = "stopped";
-/// As often as the player page tells.
+/// Interval of reports, as in marline's player page.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
-/// No sleep or time-out is longer, so that a signal is soon noticed.
+/// Longest sleep or read timeout, so that a signal is noticed soon.
 const MAX_WAIT: Duration = Duration::from_millis(100);
-/// No time-out is shorter: one of zero means none.
+/// Shortest read timeout; a timeout of zero would be an error.
 const MIN_WAIT: Duration = Duration::from_millis(1);
-/// After this the proxy has counted the last bytes.
+/// After this time the proxy has counted the last bytes.
 const SETTLE_TIME: Duration = Duration::from_millis(400);

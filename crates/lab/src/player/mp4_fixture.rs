@@ -1,10 +1,11 @@
-//! A film that no decoder would show and every container reader understands: an MP4 header with a duration, and as many
-//! pseudo-random bytes as the film is to have, each known from its offset.
+//! Test video: an MP4 header with a duration, followed by pseudo-random bytes up to the required size. Container
+//! parsers accept it; no decoder could show it. Each byte can be computed from its offset.
 //!
-//! 1. `ftyp`, `moov` with nothing but `mvhd` (ISO 14496-12 §8.2.2), `mdat` to the end: that is where `marline proxy`
-//!    learns how long it is.
-//! 2. The size is that of the [`Profile`], header included.
-//! 3. Bytes are checked as they come, in order, without a copy of the film: a checksum would tell only at the end.
+//! 1. It consists of `ftyp`, `moov` with only `mvhd` (ISO 14496-12 section 8.2.2), and `mdat` to the end. From
+//!    these boxes `marline proxy` learns the duration.
+//! 2. The size is that of the [`MediaProfile`], header included.
+//! 3. Received bytes are checked in order as they arrive, without a copy of the file. A checksum would show an
+//!    error only at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,23 +18,23 @@ use marline_core::units::{DataSize, Duration};
 
 use crate::TempDir;
 
-/// A film in memory. Many labs may serve it.
+/// A test video as a file in memory; several labs may serve it.
 #[derive(Debug)]
 pub(crate) struct Mp4Fixture {
     folder: TempDir,
 }
 
 impl Mp4Fixture {
-    /// Writes it.
+    /// Writes the file.
     ///
-    /// # Errors
-    /// Out of memory, or no place for temporary files; a film smaller than its header.
+    /// Out of memory, no directory for temporary files, or a size smaller than the header.
+    /// Out of memory, no directory for temporary files, or a size smaller than the header.
     pub(crate) fn new(video: &MediaProfile) -> io::Result<Self> {
         let fixture = Self { folder: TempDir::new()? };
         let mut file = BufWriter::with_capacity(1 << 20, File::create(fixture.path())?);
         let (head, size) = (mp4_head(video), video.size().bytes());
         if (head.len() as u64) > size {
-            return Err(io::Error::other("a film needs more bytes than its header"));
+            return Err(io::Error::other("the video is smaller than its header"));
         }
         file.write_all(&head)?;
         let mut at = head.len() as u64;
@@ -47,12 +48,12 @@ impl Mp4Fixture {
         Ok(fixture)
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("film.mp4")
     }
 
-    /// Whether these are the bytes from `at` on of the film of this video.
+    /// Whether these are the bytes at offset `at` of the video.
     pub(crate) fn matches_at(at: u64, bytes: &[u8], video: &MediaProfile) -> bool {
         let head = mp4_head(video);
         let in_head = head.get(usize::try_from(at).unwrap_or(usize::MAX)..).unwrap_or_default();
@@ -74,17 +75,17 @@ impl Mp4Fixture {
     }
 }
 
-/// Films that are in use, so that labs side by side share one.
+/// The test videos in use, so that parallel labs share them.
 #[derive(Debug, Default)]
 pub(crate) struct Mp4Fixtures(Mutex<BTreeMap<(DataSize, Duration), Weak<Mp4Fixture>>>);
 
 impl Mp4Fixtures {
-    /// The film of this video.
+    /// Returns the file of this video; creates it if it is not in use.
     ///
     /// # Errors
-    /// Those of [`Film::new`].
+    /// Those of [`Mp4Fixture::new`].
     pub(crate) fn get_or_create(&self, video: &MediaProfile) -> io::Result<Arc<Mp4Fixture>> {
-        let poisoned = |_| io::Error::other("another thread has failed with a film");
+        let poisoned = |_| io::Error::other("another thread failed to write a video");
         let mut films = self.0.lock().map_err(poisoned)?;
         films.retain(|_, fixture| fixture.strong_count() > 0);
         let key = (video.size(), video.duration());
@@ -97,7 +98,7 @@ impl Mp4Fixtures {
     }
 }
 
-/// Everything before the first filling byte.
+/// Everything before the pseudo-random bytes.
 fn mp4_head(video: &MediaProfile) -> Vec<u8> {
     let millis = u32::try_from(video.duration().as_millis()).unwrap_or(u32::MAX);
     let mut mvhd = vec![0; 12];
@@ -106,7 +107,7 @@ fn mp4_head(video: &MediaProfile) -> Vec<u8> {
     mvhd.resize(100, 0);
     let mut all = mp4_box(b"ftyp", b"isom\0\0\0\0");
     all.extend(mp4_box(b"moov", &mp4_box(b"mvhd", &mvhd)));
-    // Size 1: the real one stands behind the name (§4.2).
+    // Size 1 means that the real size follows the box name, in 64 bits (section 4.2).
     let remaining = video.size().bytes().saturating_sub(all.len() as u64);
     all.extend(1_u32.to_be_bytes());
     all.extend(b"mdat");
@@ -119,7 +120,7 @@ fn mp4_box(name: &[u8; 4], body: &[u8]) -> Vec<u8> {
     [&size.to_be_bytes()[..], name, body].concat()
 }
 
-/// The eight bytes of a place: splitmix64's output function (Steele, Lea, Flood 2014).
+/// The eight bytes of a block, by the output function of splitmix64 (Steele, Lea, Flood 2014).
 fn filler_block(block: u64) -> [u8; 8] {
     let mut z = block.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_film_is_known_from_any_offset_and_any_other_byte_is_noticed() {
+    fn bytes_match_at_any_offset_and_a_wrong_byte_is_detected() {
         let video = video(5455, 1);
         let fixture = Mp4Fixture::new(&video).unwrap();
         let bytes = std::fs::read(fixture.path()).unwrap();
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn labs_side_by_side_share_a_film_and_it_ends_with_the_last() {
+    fn parallel_labs_share_a_video_and_the_last_one_removes_it() {
         let films = Mp4Fixtures::default();
         let (one, other) =
             (films.get_or_create(&video(800, 1)).unwrap(), films.get_or_create(&video(800, 1)).unwrap());

@@ -1,11 +1,10 @@
-//! One measurement of a reproduction: which one it is, what came of it, and how it is kept.
+//! One measurement of a reproduction: its identity, its result, and its stored form (one line of
+//! `evidence/PAPER/lab.jsonl`).
 //!
-//! In: a [`Name`], and [`Figures`] or why there are none. Out: a [`Cell`], which is one line of `evidence/PAPER/lab.jsonl`.
-//!
-//! 1. What makes a measurement this one and no other is its name; what is measured differs from paper to paper. On its line the
-//!    name's parts stand beside `problem` and `measured`.
-//! 2. One that failed, or whose figures are suspect, is done again when the session goes on: the last one of a name counts.
-
+//! 1. A [`MeasurementId`] contains everything that distinguishes a measurement from others; [`MeasuredValues`]
+//!    differ from paper to paper. In the stored line the parts of the ID stand beside `problem` and `measured`.
+//! 2. A measurement that failed or is unreliable is repeated when the session continues. The last one with an ID
+//!    counts.
 use std::fmt::{Debug, Display};
 
 use serde::de::DeserializeOwned;
@@ -13,29 +12,28 @@ use serde::{Deserialize, Serialize};
 
 use super::store::Persist;
 
-/// Which measurement: artefact, case, who and everything else that it depends on. As text it is the beginning of a line for
-/// people.
+/// Identity of a measurement: artefact, case, client and everything else that it depends on. Its text form begins a
+/// line for people.
 pub(super) trait MeasurementId: Clone + PartialEq + Debug + Display + Serialize + DeserializeOwned {}
 
-/// What is measured.
+/// Measured values of one measurement.
 pub(super) trait MeasuredValues: Clone + PartialEq + Debug + Serialize + DeserializeOwned {
-    /// Why the figures should not be trusted, if so.
+    /// Why the values are unreliable; `None` if they are reliable.
     fn unreliable_reason(&self) -> Option<String>;
 
-    /// In a line for people.
+    /// The values in one line for people.
     fn to_line(&self) -> String;
 }
 
-/// See the [module](self).
+/// A measurement; see the [module documentation](self).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Measurement<N, F> {
     #[serde(flatten)]
-    #[serde(alias = "name")]
     pub(super) id: N,
-    /// Why it is no good.
+    /// Why the measurement failed.
     #[serde(default)]
     pub(super) problem: Option<String>,
-    /// None: a problem.
+    /// The measured values; `None` if it failed.
     #[serde(alias = "measured")]
     pub(super) values: Option<F>,
 }
@@ -61,7 +59,7 @@ impl<N: MeasurementId, F: MeasuredValues> Persist for Measurement<N, F> {
 }
 
 impl<N: MeasurementId, F: MeasuredValues> Measurement<N, F> {
-    /// What came of this one.
+    /// A measurement from its result.
     pub(super) fn new(name: N, came: Result<F, String>) -> Self {
         match came {
             Ok(measured) => Self { id: name, problem: None, values: Some(measured) },
@@ -69,12 +67,12 @@ impl<N: MeasurementId, F: MeasuredValues> Measurement<N, F> {
         }
     }
 
-    /// Whether nothing is wrong with it.
+    /// Whether it succeeded with reliable values.
     pub(super) fn is_reliable(&self) -> bool {
         self.result().is_ok_and(|measured| measured.unreliable_reason().is_none())
     }
 
-    /// Its figures, suspect or not.
+    /// The values, reliable or not, or the problem.
     pub(super) fn result(&self) -> Result<&F, String> {
         match &self.problem {
             Some(reason) => Err(reason.clone()),
@@ -82,7 +80,7 @@ impl<N: MeasurementId, F: MeasuredValues> Measurement<N, F> {
         }
     }
 
-    /// One line for people.
+    /// The measurement in one line for people.
     pub(super) fn to_line(&self) -> String {
         match self.result() {
             Err(reason) => format!("{}: FAILED: {reason}", self.id),
@@ -95,7 +93,7 @@ impl<N: MeasurementId, F: MeasuredValues> Measurement<N, F> {
     }
 }
 
-/// The one of this name that counts.
+/// The last measurement with this ID.
 pub(super) fn latest<'a, N: MeasurementId, F: MeasuredValues>(
     cells: &'a [Measurement<N, F>],
     name: &N,
@@ -103,16 +101,16 @@ pub(super) fn latest<'a, N: MeasurementId, F: MeasuredValues>(
     cells.iter().rfind(|cell| cell.id == *name)
 }
 
-/// Its figures, or why there are none.
+/// The values of the last measurement with this ID, or why there are none.
 pub(super) fn latest_values<'a, N: MeasurementId, F: MeasuredValues>(
     cells: &'a [Measurement<N, F>],
     name: &N,
 ) -> Result<&'a F, String> {
-    latest(cells, name).ok_or("was not done")?.result()
+    latest(cells, name).ok_or("was not run")?.result()
 }
 
-/// What makes the figures of an emulator suspect by what is kept of it: seconds that one packet in a hundred left late, or later, and
-/// packets that it never saw.
+/// Why values are unreliable, from the stored counters of the emulator: its p99 lateness in seconds, and the number
+/// of packets dropped before they reached it.
 pub(super) fn suspect(late_s: f64, dropped: u64) -> Option<String> {
     match (dropped, late_s) {
         (0, late) if late <= MAX_P99_LATENESS_S => None,
@@ -121,7 +119,7 @@ pub(super) fn suspect(late_s: f64, dropped: u64) -> Option<String> {
     }
 }
 
-/// As everywhere in the lab: later than this, and the links were not what they were said to be.
+/// Largest p99 lateness at which the links still count as emulated correctly, as everywhere in the lab.
 const MAX_P99_LATENESS_S: f64 = 1e-3;
 
 #[cfg(test)]
@@ -133,7 +131,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// For tests of those who keep cells.
+    /// An ID for tests of modules that store measurements.
     #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
     pub(in super::super) struct Named {
         pub(in super::super) artefact: String,
@@ -168,10 +166,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_has_the_names_parts_beside_what_came() {
+    fn a_stored_line_has_the_parts_of_the_id_beside_the_result() {
         let cell = Measurement::new(named(2), Ok(Late { late_s: 0.002 }));
         let kept = serde_json::to_value(cell.without_timeline()).unwrap();
-        assert_eq!(kept, json!({"artefact": "F1", "run": 2, "problem": null, "measured": {"late_s": 0.002}}));
+        assert_eq!(kept, json!({"artefact": "F1", "run": 2, "problem": null, "values": {"late_s": 0.002}}));
         let reread: Measurement<Named, Late> = serde_json::from_value(kept).unwrap();
         assert!(reread == cell && reread.is_done() && !reread.is_reliable());
         let said = "F1 run 2: 5.00 Mbit/s; suspect: one packet in a hundred was 2.0 ms late or more";
@@ -179,7 +177,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_last_one_counts_and_a_failure_says_why() {
+    fn the_last_measurement_counts_and_a_failure_has_a_reason() {
         let cells = [
             Measurement::new(named(0), Ok(Late { late_s: 0.5 })),
             Measurement::new(named(1), Err("no lab".into())),
@@ -187,12 +185,13 @@ pub(super) mod tests {
         ];
         assert!(latest(&cells, &named(0)).unwrap().is_reliable());
         assert_eq!(latest_values(&cells, &named(1)).unwrap_err(), "no lab");
-        assert_eq!(latest_values(&cells, &named(2)).unwrap_err(), "was not done");
+        assert_eq!(latest_values(&cells, &named(2)).unwrap_err(), "was not run");
         assert!(cells[1].to_line().ends_with("F1 run 1: FAILED: no lab") && !cells[1].is_done());
         assert!(suspect(0.0, 3).unwrap().starts_with("3 packets"));
     }
 
-    /// Every cell that the repository keeps of this paper is understood, and would be kept so again but for what newer figures add.
+    /// Checks that every measurement that the repository stores for this paper can be read, and that writing it
+    /// again gives the same ID and problem.
     pub(in super::super) fn is_understood<N: MeasurementId, F: MeasuredValues>(paper: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../evidence").join(paper).join("lab.jsonl");
         let Ok(text) = std::fs::read_to_string(file) else { return };
@@ -204,7 +203,12 @@ pub(super) mod tests {
             let reread = serde_json::to_value(&cell).unwrap();
             assert_eq!(reread["problem"], kept["problem"]);
             for (part, value) in kept.as_object().unwrap().iter().filter(|(part, _)| *part != "measured") {
-                assert_eq!(reread[part], *value, "{part}");
+                let name = match part.as_str() {
+                    "who" => "client",
+                    "way" => "route",
+                    name => name,
+                };
+                assert_eq!(reread[name], *value, "{part}");
             }
             assert_eq!(cell.values.is_some(), !kept["measured"].is_null());
             count += 1;

@@ -1,17 +1,17 @@
-//! `marline-lab reproduce NAME`: a paper's tables and figures again, its figures and ours side by side.
+//! `marline-lab reproduce NAME`: reproduces the tables and figures of a paper, and prints its values beside the
+//! measured ones, as tables for people or as one [`ResultRow`] per line (`--json`).
 //!
-//! In: the name of a paper. Out: tables for people, or one [`Row`] per line (`--json`).
+//! The papers are the multi-link HTTP thesis ([`thesis`]), GreenBag ([`greenbag`]), eMPTCP ([`emptcp`]), BASS
+//! ([`bass`]) and Super-aggregation ([`superaggregation`]). The rules below are those of the thesis.
 //!
-//! Five papers: the multi-link HTTP thesis ([`thesis`]), GreenBag ([`greenbag`]), eMPTCP ([`emptcp`]), BASS ([`bass`]) and
-//! Super-aggregation ([`superaggregation`]); the rules below are the thesis's.
-//!
-//! 1. In real time every download is kept in `evidence/NAME/lab.jsonl` as soon as it is done; `--continue` goes on there.
-//! 2. `--sim` does the same in virtual time, in a minute, and keeps nothing: it can be had again.
-//! 3. `--quick`: all artefacts by sim, once, and one lab case scaled down; it ends within a
-//!    minute and, where the machine forbids a lab, says so and leaves that part out.
-//! 4. `--kept` prints the tables of that file again and plays nothing, with the commits and machines of its sessions: so a
-//!    figure of the documentation can be compared with the file that it was taken from.
-//! 5. An option that would change nothing is refused ([`check`]): a label must not suggest a measurement.
+//! 1. In real time every download is stored in `evidence/NAME/lab.jsonl` as soon as it is complete; `--continue`
+//!    resumes there.
+//! 2. `--sim` runs the same in virtual time, within a minute, and stores nothing, because it is quickly repeated.
+//! 3. `--quick` simulates all artefacts once and runs one lab case, scaled down. It ends within a minute. Where the
+//!    machine does not permit a lab, it reports that and omits the lab case.
+//! 4. `--kept` prints the tables of the stored file again without measuring, with the commits and machines of its
+//!    sessions. So a figure in the documentation can be compared with the file that it was taken from.
+//! 5. An option without effect is refused ([`check_options`]): it must not suggest a measurement that was not made.
 
 mod bass;
 mod emptcp;
@@ -37,84 +37,85 @@ use crate::{LabError, scenarios};
 use paper::ThesisFigures;
 use store::{Persist, ResultStore};
 
-/// `marline-lab reproduce`.
+/// Options of `marline-lab reproduce`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct ReproduceArgs {
-    /// Which paper: thesis, greenbag, emptcp, bass, super.
+    /// The paper: thesis, greenbag, emptcp, bass, super.
     #[arg(value_name = "NAME")]
     name: String,
-    /// In virtual time: a minute instead of hours (not super).
+    /// Run in virtual time: a minute instead of hours (not super).
     #[arg(long)]
     sim: bool,
-    /// Repetitions, instead of the paper's.
+    /// Number of repetitions, instead of the paper's.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Everything once and small: within a minute (super: half an hour, five minutes with --jobs 6).
+    /// Run everything once and scaled down: within a minute (super: half an hour, five minutes with --jobs 6).
     #[arg(long)]
     quick: bool,
-    /// Go on with the results that are there.
+    /// Continue with the stored results.
     #[arg(long = "continue")]
     continues: bool,
-    /// Print the tables of the kept results with their commits and machines; measure nothing. Give the --scale, --runs and
-    /// --clients of the results.
+    /// Print the tables of the stored results with their commits and machines; measure nothing. Use the same
+    /// --scale, --runs and --clients as for the results.
     #[arg(long = "kept", conflicts_with_all = ["sim", "quick", "continues"])]
     uses_kept: bool,
-    /// Print one JSON object per figure and line.
+    /// Print one JSON object per figure, one per line.
     #[arg(long)]
     json: bool,
-    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13; also `F13 80%`, `F13 80% marline`; bass: `F11 origin 3`; super:
-    /// `F6 2s, 50ms`).
+    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13; also `F13 80%`, `F13 80% marline`; bass: `F11
+    /// origin 3`; super: `F6 2s, 50ms`).
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Only these clients, as the tables name them (emptcp in real time: mptcp,marline; super: plain,paper,ours).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     clients: Vec<String>,
-    /// Where results are kept.
-    #[arg(long, value_name = "DIR", default_value = "evidence")]
+    /// Directory of the stored results.
+    #[arg(long = "out", value_name = "DIR", default_value = "evidence")]
     results_dir: PathBuf,
-    /// A directory of traces; also MARLINE_TRACES.
+    /// Directory of traces (repeatable); also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
-    /// So many videos (greenbag), downloads (emptcp), uploads (bass) or cells (super) at once, in labs of their own [default: 8
-    /// per processor; emptcp: 2; bass, super: 1; super: 16 at most].
+    /// Number of videos (greenbag), downloads (emptcp), uploads (bass) or cells (super) to measure in parallel,
+    /// each in a lab of its own [default: 8 per CPU core; emptcp: 2; bass, super: 1; super: at most 16].
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     jobs: Option<usize>,
-    /// The server's congestion control (emptcp), or that of plain TCP and of the edge (bass; a relay sends with BBR where the
-    /// kernel has it, whatever is named here): cubic, bbr or reno. In real time only.
+    /// Congestion control of the server (emptcp), or of plain TCP and of the edge (bass; a relay always sends with
+    /// BBR if the kernel has it): cubic, bbr or reno. Only in real time.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: crate::Congestion,
-    /// Only these senders' congestion controls (super): cubic, reno, bbr.
+    /// Only these congestion controls of the sender (super): cubic, reno, bbr.
     #[arg(long = "sender", value_name = "LIST", value_delimiter = ',')]
     senders: Vec<crate::Congestion>,
-    /// Download so much of large files (emptcp).
+    /// Share of the size of large files to download (emptcp).
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = parse_share)]
     scale: f64,
-    /// Let the fleet's service choose relays too, in real time (bass).
-    #[arg(long, conflicts_with = "sim")]
+    /// Also measure relays selected by the fleet service, in real time (bass).
+    #[arg(long = "by-fleet", conflicts_with = "sim")]
     includes_fleet: bool,
-    /// Write the decisions into this folder, for `marline replay` (greenbag, emptcp).
+    /// Write the decision logs into this directory, for `marline replay` (greenbag, emptcp).
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
 }
 
 impl ReproduceArgs {
-    /// Where results are kept.
+    /// Path of the stored results.
     fn results_file(&self) -> PathBuf {
         self.results_dir.join(&self.name).join("lab.jsonl")
     }
 
-    /// The machine, as tables begin with it; of kept results their own machines and commits were said already.
+    /// Description of the machine, the first line of the tables. For stored results their machines and commits have
+    /// been printed already.
     fn host_line(&self) -> String {
         match self.uses_kept {
-            true => format!("From {}; nothing was measured now.", self.results_file().display()),
+            true => format!("From {}; no new measurements.", self.results_file().display()),
             false => HostInfo::current().to_line(),
         }
     }
 }
 
-/// Rows for programs, after a line that says what was run, by which commit and where. Of kept results it names the file, which
-/// has the sessions of the measurements.
+/// Prints rows for programs, after a line with the command, the commit and the machine. For stored results that
+/// line names the file, which has the sessions of the measurements.
 fn print_rows<'a>(args: &ReproduceArgs, rows: impl IntoIterator<Item = &'a ResultRow>) {
     let mut session = store::session_record(args.scale);
     session["kept"] = serde_json::json!(args.uses_kept.then(|| args.results_file()));
@@ -122,7 +123,7 @@ fn print_rows<'a>(args: &ReproduceArgs, rows: impl IntoIterator<Item = &'a Resul
     rows.into_iter().for_each(|row| print_line(&serde_json::to_string(row).unwrap_or_default()));
 }
 
-/// The kept results, after a line that says where they come from.
+/// Reads the stored results and prints where they come from.
 fn read_kept<T: Persist>(args: &ReproduceArgs) -> Result<Vec<T>, LabError> {
     let contents = store::read_results::<T>(&args.results_file(), args.scale)?;
     notice(&contents.to_string());
@@ -134,7 +135,7 @@ Examples:
   marline-lab reproduce bass --sim
       BASS's figures 5 and 8 to 12 in virtual time: the paper's numbers beside ours.
   marline-lab reproduce bass --case F11,F12 --jobs 4
-      In real time: edge, relay and origin over emulated links, 60 origins; stop with Ctrl-C, go on with --continue.
+      In real time: edge, relay and origin over emulated links, 60 origins; stop with Ctrl-C, resume with --continue.
   marline-lab reproduce bass --kept
       The tables of evidence/bass/lab.jsonl, with the commits that they were measured at.
   marline-lab reproduce super --case F6 --sender cubic
@@ -145,13 +146,15 @@ Examples:
 
 Artefacts: greenbag F9a F9b F10 to F14, X-over, X-fluct; emptcp T2, F3 to F17, X-unequal, X-grid; bass F5 F8 to F12 X-upload;
 super F1 F2a F2b F2c F5 F6 F7 F8 S8.
-docs/benchmarks.md tells what each one is. A floor that is missed is said; the exit code is 1 only if something could not be done.";
+docs/benchmarks.md explains each one. Missed thresholds are reported; the exit code is 1 only if something could not be measured.";
 
-/// Refuses an option of another paper, or of real time with `--sim`: it would change nothing.
+/// Refuses an option of another paper, or a real-time option together with `--sim`, because it would have no
+/// effect.
 fn check_options(args: &ReproduceArgs) -> Result<(), LabError> {
     const NONE: &[&str] = &[];
     let cc = args.congestion.name() != "cubic";
-    // The option, whether it was given, the papers that have it in real time, and those that have it in virtual time.
+    // For each option: whether it was given, the papers that use it in real time, and those that use it in virtual
+    // time.
     let options: [(&str, bool, &[&str], &[&str]); 9] = [
         ("--clients", !args.clients.is_empty(), &["emptcp", "super"], NONE),
         ("--sender", !args.senders.is_empty(), &["super"], NONE),
@@ -166,17 +169,14 @@ fn check_options(args: &ReproduceArgs) -> Result<(), LabError> {
     let name = args.name.as_str();
     for (option, given, of, simulated) in options {
         if given && !of.contains(&name) {
-            return Err(LabError::Spec(format!("{option} changes nothing of {name}: it is for {}", of.join(", "))));
+            return Err(LabError::Spec(format!("{option} has no effect on {name}: it is for {}", of.join(", "))));
         }
-        // That super has no virtual time is said by itself.
+        // For super, which has no virtual time, `--sim` itself is refused elsewhere.
         if given && args.sim && name != "super" && !simulated.contains(&name) {
-            let reason = if option == "--congestion" {
-                ": its model of TCP has no congestion control to choose"
-            } else {
-                ""
-            };
+            let reason =
+                if option == "--congestion" { ": its TCP model has no selectable congestion control" } else { "" };
             return Err(LabError::Spec(format!(
-                "{option} changes nothing of {name} in virtual time (--sim){reason}"
+                "{option} has no effect on {name} in virtual time (--sim){reason}"
             )));
         }
     }
@@ -184,22 +184,22 @@ fn check_options(args: &ReproduceArgs) -> Result<(), LabError> {
 }
 
 fn parse_share(name: &str) -> Result<f64, String> {
-    let share: f64 = name.parse().map_err(|_| "is no number such as 0.25".to_owned())?;
-    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("is not above 0 and at most 1".to_owned()) }
+    let share: f64 = name.parse().map_err(|_| "is not a number such as 0.25".to_owned())?;
+    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("must be above 0 and at most 1".to_owned()) }
 }
 
-/// The papers that can be reproduced.
+/// Names of the papers.
 const PAPERS: [&str; 5] = ["thesis", "greenbag", "emptcp", "bass", "super"];
 
-/// The lab case of `--quick`, and how much of its work is done: the case in which both links matter, a few seconds per
-/// download.
+/// The lab case of `--quick`, and the share of its workload that is run. In this case both links matter, and a
+/// download takes a few seconds.
 const QUICK_CASE: &str = "HS-S7";
 const QUICK_LAB_SCALE: f64 = 0.04;
 
-/// Does it, and gives the exit code: 1 if a download failed.
+/// Runs the reproduction and returns the exit code: 1 if a download failed.
 pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if !PAPERS.contains(&args.name.as_str()) {
-        return Err(LabError::Spec(format!("no paper `{}`; there are: {}", args.name, PAPERS.join(", "))));
+        return Err(LabError::Spec(format!("no paper `{}`; the papers are: {}", args.name, PAPERS.join(", "))));
     }
     check_options(args)?;
     if args.name == "greenbag" {
@@ -232,7 +232,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if backend == Backend::Lab {
         store = Some(ResultStore::<DownloadOutcome>::open(&args.results_file(), args.continues, 1.0)?);
         let least = format_duration(run_plan(&scenario, runs, backend).min_time());
-        notice(&format!("{least} of downloads, at least; stop with Ctrl-C, go on with --continue"));
+        notice(&format!("the downloads take at least {least}; stop with Ctrl-C, resume with --continue"));
     }
     let mut outcomes = store.as_mut().map(|store| std::mem::take(&mut store.earlier_results)).unwrap_or_default();
     let there = outcomes.clone();
@@ -254,15 +254,16 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     }
     outcomes.extend(results.outcomes);
     if results.is_stopped {
-        notice(&format!("stopped; {} downloads are kept, go on with --continue", outcomes.len()));
+        notice(&format!("stopped; {} downloads are stored, resume with --continue", outcomes.len()));
         return Ok(130);
     }
     print_results(args, &paper, &outcomes, backend, 1.0);
     Ok(u8::from(outcomes.iter().any(|outcome| !outcome.is_complete())))
 }
 
+/// `--quick`: all cases in virtual time, and one scaled-down case in the lab.
 fn quick(args: &ReproduceArgs, paper: &ThesisFigures, scenario: &Scenario) -> Result<u8, LabError> {
-    // Privilege first: it must be asked for while there is one thread.
+    // Acquire privileges first: that is only possible while there is one thread.
     let lab = if args.sim { None } else { Some(prepare_run(Backend::Lab)) };
     let runs = args.runs.unwrap_or(1);
     let tell =
@@ -292,7 +293,7 @@ fn quick(args: &ReproduceArgs, paper: &ThesisFigures, scenario: &Scenario) -> Re
     Ok(u8::from(all.into_iter().any(|outcome| !outcome.is_complete())))
 }
 
-/// The results of the cases that were named, each once: the last one counts.
+/// The results of the selected cases, without duplicates: the last one counts.
 fn latest_of_cases(kept: Vec<DownloadOutcome>, scenario: &Scenario) -> Vec<DownloadOutcome> {
     let named = |outcome: &DownloadOutcome| scenario.cases.iter().any(|case| case.name == outcome.case);
     let mut last: Vec<DownloadOutcome> = Vec::new();
@@ -320,10 +321,10 @@ fn scaled_scenario(scenario: &Scenario, factor: f64) -> Scenario {
     scenario
 }
 
-/// Percentage points within which two shares count as equal.
+/// Difference in percentage points up to which two shares count as equal.
 const EQUAL_WITHIN: f64 = 10.0;
 
-/// Prints everything in the form that was asked for.
+/// Prints the rows as JSON or as tables.
 fn print_results(
     args: &ReproduceArgs,
     paper: &ThesisFigures,
@@ -332,6 +333,7 @@ fn print_results(
     scale: f64,
 ) {
     let rows = thesis::rows(paper, outcomes, backend, scale);
+    // `--json` replaces the tables.
     if args.json {
         print_rows(args, &rows);
         return;
@@ -352,17 +354,14 @@ fn print_tables(
         Backend::Lab => "real time over emulated links",
     };
     let size = if (scale - 1.0).abs() < 1e-9 { String::new() } else { format!(", scaled to {scale}") };
-    print_line(&format!("\nMulti-link HTTP thesis: the paper's figure / ours, in {made}{size}."));
+    print_line(&format!("\nMulti-link HTTP thesis: the paper's value / the measured one, in {made}{size}."));
     print_line(&args.host_line());
     let cases = || thesis::CASES.into_iter().filter(|case| outcomes.iter().any(|outcome| outcome.case == *case));
     for case in cases() {
         let runs = 1 + outcomes.iter().filter(|o| o.case == case).map(|o| o.run).max().unwrap_or(0);
         print_line(&format!("\nTable 5.12, {case} ({runs} runs)\n{}", thesis::table_5_12(rows, case).to_text()));
         if backend == Backend::Lab {
-            print_line(&format!(
-                "Table 6.18, {case}: processor\n{}",
-                thesis::table_of(rows, "T6.18", case).to_text()
-            ));
+            print_line(&format!("Table 6.18, {case}: CPU\n{}", thesis::table_of(rows, "T6.18", case).to_text()));
             print_line(&format!("Table 6.19, {case}: memory\n{}", thesis::table_of(rows, "T6.19", case).to_text()));
         }
         print_line(&format!(
@@ -370,7 +369,7 @@ fn print_tables(
             thesis::table_of(rows, "T7.10", case).to_text()
         ));
     }
-    print_line("Time as a share of a single link's (table 5.2 and others), in percent, the paper's and ours:");
+    print_line("Time as a share of a single link's (table 5.2 and others), in percent, in the paper and here:");
     let shares = thesis::shares(paper, outcomes);
     for share in &shares {
         let apart = if share.difference() > EQUAL_WITHIN {
@@ -389,7 +388,7 @@ fn print_tables(
     }
     let far = shares.iter().filter(|share| share.difference() > EQUAL_WITHIN).count();
     print_line(&format!("{far} of {} are more than {EQUAL_WITHIN} points apart.", shares.len()));
-    print_line("Order of the multi-link approaches, fastest first, the paper's and ours:");
+    print_line("Order of the multi-link approaches, fastest first, in the paper and here:");
     for case in cases() {
         let [theirs, ours] = thesis::orders(paper, outcomes, case).map(|command| command.join(" < "));
         print_line(&format!("  {case:<6} {theirs:<52} | {ours}"));

@@ -1,11 +1,11 @@
-//! The cells of a reproduction while it goes on: what earlier sessions left, and what this one adds, from several workers.
+//! The measurements of a running reproduction: those of earlier sessions, and those that this session adds from
+//! several workers. Each one is reported and stored as soon as it is complete.
 //!
-//! In: things to be measured, in their order; how many at once. Out: cells, each told and kept as soon as it is done.
-//!
-//! 1. What is there and good is not done again.
-//! 2. Things that belong together are done by one worker, one after the other; the rest side by side ([`Crowd`]).
-//! 3. Whoever is done tells and keeps his cell alone: lines of people and of the file are whole.
-//! 4. What the user broke off is no result, and is not kept.
+//! 1. A stored, reliable measurement is not repeated.
+//! 2. Items that belong together (a batch) are measured by one worker, one after the other; batches run in parallel
+//!    ([`WorkerPool`]).
+//! 3. Reporting and storing happen under one lock, so that lines on the terminal and in the file are never mixed.
+//! 4. A measurement that the user interrupted is not stored.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ use crate::bench::is_interrupted;
 use crate::runner::command::notice;
 use crate::worker_pool::WorkerPool;
 
-/// See the [module](self).
+/// The measurements; see the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct ResultSet<N, F> {
     earlier: Vec<Measurement<N, F>>,
@@ -31,7 +31,7 @@ struct ResultSetState<N, F> {
 }
 
 impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<N, F> {
-    /// With what the store has from earlier; without one nothing is kept.
+    /// Starts with the stored measurements; without a store nothing is stored.
     pub(super) fn new(mut store: Option<ResultStore<Measurement<N, F>>>) -> Self {
         let earlier = store.as_mut().map(|store| std::mem::take(&mut store.earlier_results)).unwrap_or_default();
         Self {
@@ -41,18 +41,19 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
         }
     }
 
-    /// Each line for people begins so; none: there is no line.
+    /// Sets the prefix of each line for people; `None` suppresses the lines.
     pub(super) fn with_line_prefix(self, told: Option<&'static str>) -> Self {
         Self { line_prefix: told, ..self }
     }
 
-    /// Whether this one need not be done again.
+    /// Whether a stored, reliable measurement with this ID exists.
     pub(super) fn is_done(&self, name: &N) -> bool {
         self.earlier.iter().any(|cell| cell.id == *name && cell.is_reliable())
     }
 
-    /// Measures what is not there yet. Each of `all` is one worker's: things in their order. `name` says which one a thing is,
-    /// `room` what a worker needs for his, `one` does it; none: it is left out, or was broken off.
+    /// Measures what is not stored yet. Each batch is processed by one worker, its items in order. `name` returns
+    /// the ID of an item, `cost` what it takes of the pool's capacity. `measure_one` measures it and returns `None`
+    /// if it is omitted or was interrupted.
     pub(super) fn measure<T: Sync>(
         &self,
         batches: &[Vec<T>],
@@ -78,9 +79,9 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
         WorkerPool::new(jobs).run_each(&all, max, is_interrupted, work)
     }
 
-    /// Tells and keeps one more.
+    /// Reports and stores one measurement.
     fn add(&self, cell: Measurement<N, F>) -> Result<(), LabError> {
-        // A worker that broke down within has left whole lines.
+        // A worker that panicked here left only complete lines, so the poisoned lock can be used.
         let mut pages = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(told) = self.line_prefix {
             notice(&format!("{told}{}", cell.to_line()));
@@ -90,7 +91,7 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
         kept
     }
 
-    /// All that there is by now, the earlier ones first.
+    /// All measurements, those of earlier sessions first.
     pub(super) fn into_measurements(self) -> Vec<Measurement<N, F>> {
         let mut cells = self.earlier;
         cells.extend(self.state.into_inner().unwrap_or_else(PoisonError::into_inner).new_results);
@@ -110,19 +111,19 @@ mod tests {
         Ok(Some(Ok(Late { late_s })))
     }
 
-    /// All of these, eight workers.
+    /// Measures all batches with eight workers.
     fn measure(results: &ResultSet<Named, Late>, all: &[Vec<u32>], one: impl Fn(u32) -> f64 + Sync) {
         results.measure(all, 8, |run| named(*run), |_| JOB_COST, |run| good(one(*run))).unwrap();
     }
 
     #[test]
-    fn many_workers_keep_whole_lines_and_what_is_good_is_not_done_again() {
+    fn parallel_workers_store_whole_lines_and_reliable_measurements_are_not_repeated() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lab.jsonl");
         let open =
             |go_on| ResultSet::new(Some(ResultStore::open(&path, go_on, 1.0).unwrap())).with_line_prefix(None);
         let all: Vec<Vec<u32>> = (0..100).map(|pair| vec![2 * pair, 2 * pair + 1]).collect();
-        // Every tenth is suspect.
+        // Every tenth measurement is unreliable.
         let results = open(false);
         measure(&results, &all, |run| if run.is_multiple_of(10) { 0.1 } else { 0.0 });
         let cells = results.into_measurements();
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_not_kept_and_a_lab_that_fails_ends_it() {
+    fn omitted_measurements_are_not_stored_and_a_lab_error_ends_the_run() {
         let results: ResultSet<Named, Late> = ResultSet::new(None).with_line_prefix(None);
         let nothing = results.measure(&[vec![1_u32], vec![2]], 1, |run| named(*run), |_| JOB_COST, |_| Ok(None));
         assert!(nothing.is_ok());

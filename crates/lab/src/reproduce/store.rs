@@ -1,12 +1,13 @@
-//! The outcomes of a long reproduction on disk, so that it can go on where it was: `evidence/NAME/lab.jsonl`.
+//! Stored results of a long reproduction (`evidence/NAME/lab.jsonl`), so that it can be resumed.
 //!
-//! One JSON object per line: `{"session": …}` where a command began (command line, machine, commit), then
-//! `{"outcome": …}` for every download, or `{"cell": …}` for every video that was played, written as soon as it is done. A
-//! line that a crash cut off is passed over. Timelines are left out to keep the file small. Figures that need them, such as
-//! the peak and the 90th percentile of power (table 7.10), are therefore missing from tables made of this file.
+//! The file has one JSON object per line: `{"session": …}` at the start of each command (command line, machine,
+//! commit), then `{"outcome": …}` for every download or `{"cell": …}` for every other measurement, written as soon
+//! as it is complete. A line that a crash truncated is skipped. Timelines are omitted to keep the file small.
+//! Figures that need them, such as the peak and the 90th percentile of power (table 7.10), are therefore missing
+//! from tables made from this file.
 //!
-//! `--kept` prints the tables of a file and plays nothing ([`read`]). [`Contents`] says which commits and machines its
-//! sessions had: one file may mix several builds.
+//! `--kept` prints the tables of a file without measuring ([`read_results`]). [`StoredResults`] shows the commits
+//! and machines of its sessions, because one file may mix several builds.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -20,21 +21,21 @@ use serde_json::{Value, json};
 use crate::LabError;
 use crate::results::{DownloadOutcome, HostInfo};
 
-/// What is kept.
+/// A result that can be stored.
 pub(super) trait Persist: Serialize + DeserializeOwned {
-    /// The word before it on its line.
+    /// Key of the result in its line.
     const KEY: &'static str;
 
-    /// Whether it need not be done again.
+    /// Whether the result is complete and need not be repeated.
     fn is_done(&self) -> bool;
 
-    /// As it is kept.
+    /// The result as it is stored.
     fn without_timeline(&self) -> Self;
 
-    /// Whether both are measurements of the same thing: of these the last one counts.
+    /// Whether both are measurements of the same thing; of these the last one counts.
     fn is_same(&self, other: &Self) -> bool;
 
-    /// Whether the emulator was late, so that the figures should not be trusted.
+    /// Whether its values are unreliable, for example because the emulator was late.
     fn is_unreliable(&self) -> bool;
 }
 
@@ -60,22 +61,23 @@ impl Persist for DownloadOutcome {
     }
 }
 
-/// What was run, by which build and where: the first line of a file, and of rows that are printed.
+/// Command, build and machine: the first line of a session in a file, and of printed rows.
 pub(super) fn session_record(scale: f64) -> Value {
     let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let version = env!("CARGO_PKG_VERSION");
     json!({"command": command, "seed": "run + 1", "version": version, "scale": scale, "machine": HostInfo::current()})
 }
 
-/// What a file holds, read without changing it.
+/// Content of a file, read without changing it.
 #[derive(Debug)]
 pub(super) struct StoredResults<T> {
-    /// The results that are done.
+    /// The complete results.
     pub(super) results: Vec<T>,
     sessions: Vec<Value>,
 }
 
-/// Reads the results of earlier sessions. Results of another scale are refused: they would be mixed into one mean.
+/// Reads the results of earlier sessions. A file with another scale is refused, because different scales must not
+/// be averaged.
 pub(super) fn read_results<T: Persist>(path: &Path, scale: f64) -> Result<StoredResults<T>, LabError> {
     let text = fs::read_to_string(path).map_err(LabError::at_step(format!("{}", path.display())))?;
     let mut contents = StoredResults { results: Vec::new(), sessions: Vec::new() };
@@ -96,7 +98,7 @@ pub(super) fn read_results<T: Persist>(path: &Path, scale: f64) -> Result<Stored
 }
 
 impl<T: Persist> fmt::Display for StoredResults<T> {
-    /// Where the results come from, for people: sessions, commits, machines, and how many results are suspect.
+    /// Prints where the results come from: sessions, commits, machines, and the number of unreliable results.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |session: &Value, key: &str| session["machine"][key].as_str().map(ToOwned::to_owned);
         let distinct = |of: &dyn Fn(&Value) -> Option<String>| {
@@ -136,24 +138,25 @@ impl<T: Persist> fmt::Display for StoredResults<T> {
     }
 }
 
-/// The file of one reproduction.
+/// File of one reproduction, open for appending.
 #[derive(Debug)]
 pub(super) struct ResultStore<T> {
     file: File,
     path: PathBuf,
-    /// What earlier sessions left.
+    /// Results of earlier sessions.
     pub(super) earlier_results: Vec<T>,
 }
 
 impl<T: Persist> ResultStore<T> {
-    /// Opens or makes it. An existing file is only added to when that is asked for: hours of work are in it.
+    /// Opens or creates the file. An existing file is only extended with `continues`, because it contains hours of
+    /// work.
     pub(super) fn open(path: &Path, continues: bool, scale: f64) -> Result<Self, LabError> {
         let at = || LabError::at_step(format!("{}", path.display()));
         let mut earlier = Vec::new();
         if path.exists() {
             if !continues {
                 return Err(LabError::Spec(format!(
-                    "{} exists: go on with --continue, or name another place with --out",
+                    "{} exists: resume it with --continue, or set another directory with --out",
                     path.display()
                 )));
             }
@@ -162,7 +165,7 @@ impl<T: Persist> ResultStore<T> {
             fs::create_dir_all(directory).map_err(at())?;
         }
         let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(at())?;
-        // Whatever a crash left of the last line ends here.
+        // Terminate a last line that a crash truncated.
         let cut = fs::read(path).map_err(at())?.last().is_some_and(|byte| *byte != b'\n');
         if cut {
             file.write_all(b"\n").map_err(at())?;
@@ -172,7 +175,7 @@ impl<T: Persist> ResultStore<T> {
         Ok(store)
     }
 
-    /// Keeps one more.
+    /// Stores one result.
     pub(super) fn append(&mut self, one: &T) -> Result<(), LabError> {
         self.write_line(&json!({ T::KEY: one.without_timeline() }))
     }
@@ -189,7 +192,7 @@ mod tests {
     use crate::results::outcome::tests::example_outcome;
 
     #[test]
-    fn a_store_goes_on_where_it_was_even_after_a_torn_line() {
+    fn a_store_resumes_even_after_a_truncated_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("evidence/thesis/lab.jsonl");
         let outcome = example_outcome("marline", 0, 6.0);
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_which_commits_and_machines_its_results_are_of() {
+    fn stored_results_show_their_commits_and_machines() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lab.jsonl");
         let session = |commit: Value| {
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_of_work_are_not_overwritten_or_mixed() {
+    fn stored_results_are_not_overwritten_or_mixed_with_another_scale() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lab.jsonl");
         ResultStore::<DownloadOutcome>::open(&path, false, 1.0).unwrap();

@@ -1,10 +1,11 @@
-//! The multi-link HTTP thesis, tables 5.12, 6.18, 6.19 and 7.10 and figure 5.7: its figures beside ours.
+//! Multi-link HTTP thesis: tables 5.12, 6.18, 6.19 and 7.10 and figure 5.7, its values beside the measured ones.
 //!
-//! 1. Ours are medians over the runs (the thesis: medians of medians, §3.4), with the deviation of the runs.
-//! 2. Where the paper has no figure (our own policy, LTE alone at low speed) or we have none (memory in virtual time),
-//!    the row has a null; where both have none there is no row.
-//! 3. What makes figures differ for a known reason is said in the row's note. Where no cause is established, the report says
-//!    so: the paper's own results restated in other figures are no explanation.
+//! 1. Measured values are medians over the runs (the thesis: medians of medians, section 3.4), with the standard
+//!    deviation of the runs.
+//! 2. If the paper has no value (marline's policy, LTE alone at low speed) or there is no measured one (memory in
+//!    virtual time), the row has a null. If both are missing there is no row.
+//! 3. A known reason for a difference is in the row's note. Where no cause is established, the report states that.
+//!    The paper's own results, restated in other figures, do not count as an explanation.
 
 use crate::html_report::Table;
 use crate::results::{Backend, DownloadOutcome, ProcessUsage, ResultRow, round_to_thousandths, stats};
@@ -12,13 +13,13 @@ use crate::results::{Backend, DownloadOutcome, ProcessUsage, ResultRow, round_to
 use super::paper::{DYNAMIC_CASES, METRICS, ThesisFigures};
 use super::thesis_energy;
 
-/// The policies in the order of the tables.
+/// The policies, in the order of the tables.
 pub(super) const POLICIES: [&str; 7] =
     ["single:wifi", "single:lte", "naive", "static-limit", "dynamic-limit", "bdp-limit", "marline"];
-/// The cases in the order of the tables.
+/// The cases, in the order of the tables.
 pub(super) const CASES: [&str; 6] = ["HS-S6", "HS-S7", "LS", "TS", "TM", "AO"];
 
-/// All rows of all artefacts for these outcomes, cases without an outcome left out.
+/// All rows of all artefacts for these outcomes; cases without an outcome are omitted.
 pub(super) fn rows(
     paper: &ThesisFigures,
     outcomes: &[DownloadOutcome],
@@ -37,7 +38,7 @@ pub(super) fn rows(
                 for (metric, unit) in metrics {
                     let (measured, spread) = median_and_spread(&runs, metric);
                     let theirs = paper.value(artefact, case, policy, metric);
-                    // What nobody can have, such as the LTE link's time when Wi-Fi is used alone.
+                    // Skip impossible values, such as the time of the LTE link when only Wi-Fi is used.
                     if theirs.is_none() && measured.is_none() && !runs.is_empty() {
                         continue;
                     }
@@ -62,7 +63,7 @@ pub(super) fn rows(
     rows
 }
 
-/// What a client that knew the future would have had: both links end together, at the ideal.
+/// Value of a clairvoyant client: both links end together, at the ideal time.
 fn clairvoyant(runs: &[&DownloadOutcome], metric: &str) -> Option<f64> {
     match metric {
         "link_delta" => Some(0.0),
@@ -73,7 +74,7 @@ fn clairvoyant(runs: &[&DownloadOutcome], metric: &str) -> Option<f64> {
     }
 }
 
-/// The median of the runs and its deviation.
+/// Median and standard deviation of the runs.
 fn median_and_spread(runs: &[&DownloadOutcome], metric: &str) -> (Option<f64>, Option<f64>) {
     let (metric, deviation) = match metric.strip_prefix("sigma_") {
         Some(link) => (format!("throughput_{link}"), true),
@@ -83,7 +84,7 @@ fn median_and_spread(runs: &[&DownloadOutcome], metric: &str) -> (Option<f64>, O
     if deviation { (stats::std_dev(&values), None) } else { (stats::median(&values), stats::std_dev(&values)) }
 }
 
-/// One figure of one run.
+/// One metric of one run.
 fn value_of(outcome: &DownloadOutcome, metric: &str) -> Option<f64> {
     let link = |name: &str| outcome.links.iter().find(|link| link.name == name);
     let process = |of: fn(&ProcessUsage) -> Option<f64>| outcome.process.as_ref().and_then(of);
@@ -110,6 +111,7 @@ fn value_of(outcome: &DownloadOutcome, metric: &str) -> Option<f64> {
     }
 }
 
+/// The note of a row: why the paper's value and the measured one differ or cannot be compared.
 fn difference_note(artefact: &str, metric: &str, backend: Backend, nothing: bool, absent: bool) -> Option<String> {
     let text = match (artefact, metric, backend) {
         _ if nothing => "not run",
@@ -120,13 +122,13 @@ fn difference_note(artefact: &str, metric: &str, backend: Backend, nothing: bool
             "virtual time has no processes: run it in the lab"
         }
         ("T6.18", "cpu_cv", _) | ("T6.19", "memory_cv", _) => {
-            "the paper's is between runs, ours the median of those within a run"
+            "the paper: between runs; measured: the median of those within a run"
         }
         ("T6.18", "cpu_integral", _) | ("T6.19", "memory_integral", _) => {
-            "the paper sums over samples, about 1.4 a second (integral over median times time); ours is over seconds"
+            "the paper sums over samples, about 1.4 a second (integral over median times time); measured: over seconds"
         }
         ("T6.18", metric, _) if metric != "time" => {
-            "the paper: a phone's processor; ours: one core of this machine"
+            "the paper: a phone's processor; here: one core of this machine"
         }
         ("T7.10", "energy_main", _) => {
             "ours: the bytes of our run by a model of that phone; the model is fitted to the paper's rows, those of two links \
@@ -134,25 +136,25 @@ fn difference_note(artefact: &str, metric: &str, backend: Backend, nothing: bool
         }
         ("T7.10", "energy_tail", _) => "the models have no tails: the paper's hold the idle power too",
         ("T7.10", "power_peak" | "power_p90", _) if absent => {
-            "ours needs the course of the download, which is not kept with the results"
+            "needs the timeline of the download, which is not kept with the results"
         }
         ("T7.10", "power_peak" | "power_p90", _) => {
-            "ours: of the model over slots of 0.1 s, so without the phone's own peaks"
+            "here: of the model over slots of 0.1 s, so without the phone's own peaks"
         }
-        ("T6.19", "memory_median", _) => "the paper: libcurl and nghttp2 on Android; ours: marline on this machine",
+        ("T6.19", "memory_median", _) => "the paper: libcurl and nghttp2 on Android; here: marline on this machine",
         _ => return None,
     };
     Some(text.into())
 }
 
-/// Table 5.12 of one case for people: the paper's figure, a slash, ours.
+/// Table 5.12 of one case, for people: the paper's value, a slash, the measured one.
 pub(super) fn table_5_12(rows: &[ResultRow], case: &str) -> Table {
     let (_, metrics) = METRICS[0];
     let header = ["policy", "Wi-Fi s", "LTE s", "link Δ s", "Wi-Fi Mbit/s", "LTE Mbit/s", "σ Wi-Fi", "σ LTE"];
     side_by_side(rows, "T5.12", case, metrics, &header)
 }
 
-/// Table 6.18, 6.19 or 7.10 of one case for people.
+/// Table 6.18, 6.19 or 7.10 of one case, for people.
 pub(super) fn table_of(rows: &[ResultRow], artefact: &str, case: &str) -> Table {
     let metrics = METRICS.iter().find(|(name, _)| *name == artefact).map_or(&[][..], |(_, metrics)| metrics);
     let header: Vec<&str> = std::iter::once("policy").chain(metrics.iter().map(|(metric, _)| *metric)).collect();
@@ -186,7 +188,7 @@ fn side_by_side(
     }
 }
 
-/// A policy's time as a share of a single link's, the paper's and ours.
+/// A policy's time as a share of a single link's, in the paper and as measured.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct TimeShare {
     pub(super) case: &'static str,
@@ -197,14 +199,15 @@ pub(super) struct TimeShare {
 }
 
 impl TimeShare {
-    /// Percentage points between the two.
+    /// Difference between the two in percentage points.
     pub(super) fn difference(&self) -> f64 {
         (self.measured - self.paper).abs() * 100.0
     }
 }
 
-/// Every policy's time over each single link's, where both the paper and we have it. Single-link LTE was not measured
-/// at low speed; the thesis compares with that of the high-speed scenario there (table 5.3), and so is done here.
+/// Every policy's time divided by each single link's time, if both the paper and the measurements have it.
+/// Single-link LTE was not measured at low speed. The thesis compares with the high-speed scenario there (table
+/// 5.3), and so does this function.
 pub(super) fn shares(paper: &ThesisFigures, outcomes: &[DownloadOutcome]) -> Vec<TimeShare> {
     let measured = |case: &str, policy: &str| median_time(outcomes, case, policy);
     let theirs = |case: &str, policy: &str| {
@@ -223,7 +226,7 @@ pub(super) fn shares(paper: &ThesisFigures, outcomes: &[DownloadOutcome]) -> Vec
     shares
 }
 
-/// The multi-link approaches of the paper from fast to slow: in the paper, and here.
+/// The multi-link approaches from fast to slow: in the paper, and as measured.
 pub(super) fn orders(paper: &ThesisFigures, outcomes: &[DownloadOutcome], case: &str) -> [Vec<&'static str>; 2] {
     let sorted = |time: &dyn Fn(&str) -> Option<f64>| {
         let mut timed: Vec<(f64, &'static str)> = ["naive", "static-limit", "dynamic-limit", "bdp-limit"]
@@ -241,7 +244,7 @@ fn median_time(outcomes: &[DownloadOutcome], case: &str, policy: &str) -> Option
     stats::median(&of.map(|outcome| outcome.seconds).collect::<Vec<_>>())
 }
 
-/// Our policy's time beside that of the fastest of Algorithms 1 to 3, in each case that has both.
+/// marline's time divided by that of the fastest of Algorithms 1 to 3, in each case that has both.
 pub(super) fn time_over_best(outcomes: &[DownloadOutcome]) -> Vec<(&'static str, &'static str, f64)> {
     let of = |case: &'static str| {
         let timed = ["static-limit", "dynamic-limit", "bdp-limit"]
@@ -253,11 +256,11 @@ pub(super) fn time_over_best(outcomes: &[DownloadOutcome]) -> Vec<(&'static str,
     CASES.into_iter().filter_map(of).collect()
 }
 
-/// What must be known to compare the shares and the order with the paper's. Nothing here explains a single difference.
+/// Remarks for comparing shares and order with the paper. They do not explain any single difference.
 pub(super) const COMPARISON_NOTES: [&str; 3] = [
-    "Why they differ is not established. Round trips are not told in the paper: 20 ms (Wi-Fi) and 40 ms (LTE) are chosen here, \
+    "Why they differ is not established. The paper does not state the RTTs: 20 ms (Wi-Fi) and 40 ms (LTE) are chosen here, \
      from its arithmetic example (§4.3.5).",
-    "The order of Algorithms 1 to 3 depends on LTE's round trip: `marline-lab run thesis-rtt --sim` has it at 40, 80 and 120 ms. \
+    "The order of Algorithms 1 to 3 depends on the RTT of LTE: `marline-lab run thesis-rtt --sim` uses 40, 80 and 120 ms. \
      At 80 and 120 ms Algorithm 3 is the first one in 9 of 10 cases, as in the paper; at 40 ms Algorithm 1 in 4 of 5.",
     "Not modelled: LTE's slow build-up after a new connection (§3.1.4, §4.4.3.3), HTTP/2 over TLS, a bandwidth constant found by \
      trial for each scenario (§8.2.2; here 240 Mbit/s for every link).",
@@ -280,7 +283,7 @@ mod tests {
     fn every_artefact_has_a_row_per_policy_and_metric() {
         let paper = ThesisFigures::thesis().unwrap();
         let rows = rows(&paper, &outcomes(), Backend::Lab, 0.1);
-        // HS-S7 is not in figure 5.7.
+        // HS-S7 is not part of figure 5.7.
         assert!(rows.iter().all(|row| row.artefact != "F5.7"));
         for (artefact, metrics) in METRICS.into_iter().filter(|(artefact, _)| *artefact != "F5.7") {
             for (policy, (metric, _)) in POLICIES.iter().flat_map(|p| metrics.iter().map(move |m| (p, m))) {

@@ -1,13 +1,12 @@
-//! The thesis's phones: what a download would have drawn from their batteries (chapter 7).
-//!
-//! In: an outcome: how many bytes came over each link, and when. Out: joules and watts by the models that are fitted to
-//! the thesis's tables 7.1 to 7.5 (`thesis-s6`, `thesis-s7` of `marline energy models`).
+//! Energy of the thesis's phones during a download (chapter 7), computed from the bytes of each link over time. The
+//! models are fitted to tables 7.1 to 7.5 of the thesis (`thesis-s6`, `thesis-s7` of `marline energy models`).
 //!
 //! 1. The first scenario was measured with the S6, all others with the S7.
-//! 2. Both models are of the whole phone, 0.7 W of it always; they have no tails.
-//! 3. The models are fitted to what they are compared with here: prices of each link to the single-link rows, the shared part
-//!    and the price of crowded bits to 17 (S7) and 4 (S6) multi-link rows. So agreement with table 7.10 is no prediction; what
-//!    the multi-link rows add is whether time and shares of the links are those of the paper.
+//! 2. Both models describe the whole phone, with a constant 0.7 W; they have no tails.
+//! 3. The models are fitted to the values that they are compared with here: the coefficients of each link to the
+//!    single-link rows, the shared part and the cost of simultaneous use to 17 (S7) and 4 (S6) multi-link rows. So
+//!    agreement with table 7.10 is not a prediction. The multi-link rows only show whether time and shares of the
+//!    links match the paper.
 
 use marline_core::energy::{Direction, Model};
 use marline_core::link::LinkKind;
@@ -16,13 +15,13 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use crate::results::energy::{device_model, payload_of};
 use crate::results::{DownloadOutcome, SLOT_S};
 
-/// What the phone drew from the start of the download to its end.
+/// Energy of the phone from the start of the download to its end, in joules.
 pub(super) fn phone_energy(outcome: &DownloadOutcome) -> f64 {
     let end = Instant::ZERO + Duration::from_secs_f64(outcome.seconds);
     outcome.energy_meter(phone_model(&outcome.case)).energy_so_far(end).total().as_joules_f64()
 }
 
-/// The phone's power in each slot; nothing where the timeline was not kept.
+/// Power of the phone in each slot, in watts; empty if the timeline was not stored.
 pub(super) fn phone_power(outcome: &DownloadOutcome) -> Vec<f64> {
     let model = phone_model(&outcome.case);
     let kept = outcome.links.iter().map(|link| link.timeline.len()).max().unwrap_or(0);
@@ -38,7 +37,7 @@ pub(super) fn phone_power(outcome: &DownloadOutcome) -> Vec<f64> {
             .collect();
         (model.active_power(&loads) + model.platform()).as_watts_f64()
     };
-    // The last slot is only partly filled.
+    // The last slot is only partly used.
     (0..kept.saturating_sub(1)).map(slot).collect()
 }
 
@@ -51,7 +50,7 @@ mod tests {
     use super::*;
     use crate::results::outcome::tests::example_outcome;
 
-    /// 250 MB over one link at a steady rate, in the time of table 7.10.
+    /// A download of 250 MB over one link at a constant rate, in the time of table 7.10.
     fn alone(case: &str, wifi: bool, seconds: f64) -> DownloadOutcome {
         let mut outcome = DownloadOutcome { case: case.into(), ..example_outcome("single", 0, seconds) };
         for link in &mut outcome.links {
@@ -64,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn single_links_draw_what_table_7_10_says() {
+    fn single_links_use_the_energy_of_table_7_10() {
         let rows = [("HS-S6", true, 26.06, 58.68), ("HS-S6", false, 52.97, 103.10), ("HS-S7", true, 26.25, 50.20)];
         for (case, wifi, seconds, paper) in rows {
             let measured = phone_energy(&alone(case, wifi, seconds));
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn two_links_draw_more_than_one_and_the_phone_always_something() {
+    fn two_links_use_more_than_one_and_the_phone_has_a_base_power() {
         let both = DownloadOutcome { case: "HS-S7".into(), ..example_outcome("marline", 0, 6.0) };
         let watts = phone_power(&both);
         assert!(watts.iter().all(|watts| *watts > 0.7) && watts.len() == 59);

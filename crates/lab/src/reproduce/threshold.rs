@@ -1,40 +1,38 @@
-//! What is asked of a policy of ours, and whether it was met.
+//! Thresholds for marline's policies in a reproduction, and whether they are met.
 //!
-//! In: a figure, and what it is held to. Out: a row with a note, a note alone, a line of the table of floors.
-//!
-//! A floor that is missed is said, and changes no exit code: machines and models differ.
+//! A missed threshold is reported and does not affect the exit code, because machines and models differ.
 
 use crate::html_report::Table;
 use crate::results::{ResultRow, round_to_thousandths};
 
-/// What a figure is held to.
+/// Bound of a measured value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Bound {
-    /// It may not be less.
+    /// The value must be at least this.
     AtLeast(f64),
-    /// It may not be more.
+    /// The value must be at most this.
     AtMost(f64),
 }
 
-/// One demand.
+/// One threshold and the measured value.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Threshold {
     pub(super) artefact: &'static str,
     pub(super) case: String,
-    /// Whose figure it is.
+    /// The policy that was measured.
     pub(super) policy: &'static str,
     pub(super) metric: &'static str,
-    /// What is demanded, in words.
+    /// The requirement in words.
     pub(super) requirement: &'static str,
     pub(super) measured: f64,
     pub(super) bound: Bound,
     pub(super) unit: &'static str,
-    /// What must be known beside it.
+    /// What to consider when judging the value.
     pub(super) note: Option<String>,
 }
 
 impl Threshold {
-    /// Whether it was reached.
+    /// Whether the measured value satisfies the bound.
     pub(super) fn is_met(&self) -> bool {
         match self.bound {
             Bound::AtLeast(bound) => self.measured >= bound - 1e-9,
@@ -42,14 +40,14 @@ impl Threshold {
         }
     }
 
-    /// `at most the clairvoyant's + 5 %: 77.22 J, ≤ 79.90: met`, and the note.
+    /// One line such as `at most the clairvoyant's + 5 %: 77.22 J, ≤ 79.90: met`, followed by the note.
     pub(super) fn to_line(&self) -> String {
         let measured = format!("{} {}", format_number(self.measured), self.unit);
         let note = self.note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
         format!("{}: {}, {}: {}{note}", self.requirement, measured.trim(), self.bound_text(), self.verdict())
     }
 
-    /// As one of the rows.
+    /// The threshold as a result row.
     pub(super) fn to_row(&self) -> ResultRow {
         let empty = ResultRow::empty(self.artefact, &self.case, self.policy, self.metric, self.unit);
         ResultRow {
@@ -71,7 +69,7 @@ impl Threshold {
     }
 }
 
-/// All of them for people; none: nothing is asked.
+/// Table of all thresholds for people; `None` if there are none.
 pub(super) fn table(floors: &[Threshold]) -> Option<Table> {
     let line = |threshold: &Threshold| {
         vec![
@@ -86,7 +84,7 @@ pub(super) fn table(floors: &[Threshold]) -> Option<Table> {
         ]
     };
     let met = floors.iter().filter(|threshold| threshold.is_met()).count();
-    let header = ["artefact", "case", "metric", "asked", "ours", "floor", "", ""];
+    let header = ["artefact", "case", "metric", "requirement", "ours", "floor", "", ""];
     (!floors.is_empty()).then(|| Table {
         header: header.map(String::from).into(),
         rows: floors.iter().map(line).collect(),
@@ -94,7 +92,7 @@ pub(super) fn table(floors: &[Threshold]) -> Option<Table> {
     })
 }
 
-/// Ratios are small numbers, joules and percents are not.
+/// Three decimals for small numbers (ratios), two for others (joules, percentages).
 fn format_number(value: f64) -> String {
     if value.abs() < 10.0 { format!("{value:.3}") } else { format!("{value:.2}") }
 }
@@ -104,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_floor_says_what_is_asked_and_what_came() {
+    fn a_threshold_states_the_requirement_and_the_measured_value() {
         let of = |bound| Threshold {
             artefact: "F13",
             case: "90%".into(),

@@ -1,33 +1,33 @@
-//! The machine that figures come from: a figure without it says nothing.
+//! Description of the machine that measured; results cannot be interpreted without it.
 
 use std::fs;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-/// Where and with what a measurement was made.
+/// The machine and the version that made a measurement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// The processor as the kernel names it.
+    /// Model name of the CPU, as the kernel reports it.
     pub cpu: String,
-    /// Its cores that may be used.
+    /// Number of CPU cores that this process may use.
     pub cores: usize,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// The system's name, such as `Debian GNU/Linux 12 (bookworm)`.
+    /// Name of the operating system, such as `Debian GNU/Linux 12 (bookworm)`.
     pub system: String,
-    /// marline's version.
+    /// Version of marline.
     #[serde(alias = "marline")]
     pub marline_version: String,
-    /// The commit of the sources, where the command runs inside them; with `+` if they were changed.
+    /// Commit of the sources, if the command runs in marline's repository; with `+` if they were changed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
 }
 
 impl HostInfo {
-    /// This machine. What cannot be read is left empty: a missing name must not spoil a measurement.
+    /// Describes this machine. Values that cannot be read are left empty: they must not prevent a measurement.
     pub fn current() -> Self {
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
         let value_of = |text: &str, key: &str| {
@@ -46,7 +46,7 @@ impl HostInfo {
         }
     }
 
-    /// One line for people.
+    /// The description in one line.
     pub fn to_line(&self) -> String {
         let memory = self.memory_bytes >> 30;
         let commit = self.commit.as_ref().map(|commit| format!(" at {commit}")).unwrap_or_default();
@@ -57,14 +57,14 @@ impl HostInfo {
     }
 }
 
-/// Only within the sources of marline: another project's commit would be a lie.
+/// The commit, only inside marline's own repository: the commit of another project would be misleading.
 fn source_commit() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
         String::from_utf8(output.stdout).ok().map(|text| text.trim().to_string())
     };
     let root = git(&["rev-parse", "--show-toplevel"])?;
-    fs::metadata(format!("{root}/crates/lab/src/evidence/machine.rs")).ok()?;
+    fs::metadata(format!("{root}/crates/lab/src/results/host_info.rs")).ok()?;
     let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
     let mark = if changes.is_empty() { "" } else { "+" };
     git(&["rev-parse", "--short=12", "HEAD"]).map(|commit| format!("{commit}{mark}"))

@@ -1,7 +1,7 @@
-//! What a measurement leaves behind: outcomes of runs, their statistics, where they were made, and rows for tables.
+//! Results of measurements: outcomes of runs, statistics, the machine they were measured on, and rows for tables.
 //!
-//! An outcome has the same shape whether virtual or real time made it ([`By`] tells), so that tables, pages and
-//! comparisons are written once.
+//! An outcome has the same form whether it was simulated or measured ([`Backend`] tells which), so that tables,
+//! pages and comparisons exist only once.
 
 pub(crate) mod energy;
 mod host_info;

@@ -1,25 +1,25 @@
-//! What came of one download.
+//! Result of one download.
 
 use marline_core::link::LinkKind;
 use serde::{Deserialize, Serialize};
 
 use super::{ProcessUsage, stats};
 
-/// The length of a slot of the timelines, in seconds.
+/// Length of a slot of the timelines, in seconds.
 pub const SLOT_S: f64 = 0.1;
 
-/// Who made the figures.
+/// How a result was obtained.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// Virtual time: our machine with a model of TCP.
+    /// In virtual time: marline's state machine with a model of TCP.
     Sim,
-    /// Real time: programs and kernel TCP over emulated links.
+    /// In real time: programs and kernel TCP over emulated links.
     Lab,
 }
 
 impl Backend {
-    /// The word in tables.
+    /// Name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sim => "sim",
@@ -31,107 +31,109 @@ impl Backend {
 /// One download by one client. Times are seconds since the start of the command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DownloadOutcome {
-    /// The case.
+    /// Name of the case.
     pub case: String,
-    /// The client, as it is written in scenarios.
+    /// The client, as scenarios name it.
     pub client: String,
-    /// The repetition, from 0.
+    /// Repetition, from 0.
     pub run: u32,
-    /// Who made it.
+    /// Whether it was simulated or measured.
     #[serde(alias = "by")]
     pub backend: Backend,
-    /// The size that was asked for.
+    /// Size of the requested file.
     #[serde(alias = "bytes")]
     pub requested_bytes: u64,
-    /// Why it is no good: not whole, wrong SHA-256, a program that failed, out of time.
+    /// Why the download failed: incomplete, wrong SHA-256, failed program, timeout.
     #[serde(default)]
     pub problem: Option<String>,
-    /// From the start of the command to its end.
+    /// Time from the start of the command to its end.
     pub seconds: f64,
-    /// No client could have been faster.
+    /// Lower bound of the time for any client.
     #[serde(default)]
     pub ideal_s: Option<f64>,
-    /// Each link, in the scenario's order.
+    /// One entry per link, in the scenario's order.
     pub links: Vec<LinkOutcome>,
-    /// Between the ends of the links' useful data; null with fewer than two links in use.
+    /// Time between the last useful bytes of the first and the last link to finish; null with fewer than two links
+    /// in use.
     #[serde(default)]
     pub link_delta_s: Option<f64>,
-    /// Body bytes received and not needed; of other programs than ours estimated from the packets.
+    /// Body bytes received and not needed. For other programs than marline it is estimated from the packets.
     #[serde(default)]
     pub wasted_bytes: Option<u64>,
-    /// User and system time of the client.
+    /// CPU time of the client, user and system.
     #[serde(default)]
     pub cpu_s: Option<f64>,
-    /// Share of the time in which something on the machine waited for a processor.
+    /// Share of the time in which some process of the machine waited for a CPU.
     #[serde(default)]
     pub cpu_pressure: Option<f64>,
-    /// The most memory that the client had.
+    /// Peak memory (RSS) of the client.
     #[serde(default)]
     pub peak_rss_bytes: Option<u64>,
-    /// What the radios of `energy_model` would have drawn, tails included: the client's own count, or by its packets.
+    /// Energy of the radios of `energy_model`, tails included: as the client reports it, otherwise computed from
+    /// its packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_j: Option<f64>,
-    /// The device model of the joules.
+    /// Device model of `energy_j`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_model: Option<String>,
-    /// The client's processor and memory over time, where they were followed.
+    /// CPU and memory of the client over time, if sampled.
     #[serde(default)]
     pub process: Option<ProcessUsage>,
-    /// Why the figures should not be trusted: a late emulator, a busy machine.
+    /// Why the figures are unreliable (late emulator, busy machine); `None` if they are reliable.
     #[serde(default)]
     #[serde(alias = "suspect")]
     pub unreliable_reason: Option<String>,
 }
 
-/// What one link carried.
+/// Result of one link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LinkOutcome {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// Its access technology.
+    /// Access technology.
     pub kind: LinkKind,
     /// Bytes of IP packets towards the client.
     #[serde(alias = "bytes")]
     pub ip_bytes: u64,
-    /// When its first and last useful data came.
+    /// Times of the first and the last useful data.
     #[serde(default)]
     pub span_s: Option<(f64, f64)>,
-    /// The median over the slots in which the link was in use, in Mbit/s of IP packets: how the thesis's tables give
-    /// throughput (§3.4).
+    /// Median rate over the slots in which the link was in use, in Mbit/s of IP packets. The tables of the thesis
+    /// report throughput in this form (section 3.4).
     #[serde(default)]
     pub median_mbps: Option<f64>,
-    /// The link's part of the outcome's joules.
+    /// Energy of this link's radio in joules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_j: Option<f64>,
-    /// Bytes of IP packets in each slot of [`SLOT_S`]; left out of files that are kept.
+    /// Bytes of IP packets in each slot of [`SLOT_S`]; not stored in committed files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<u64>,
 }
 
 impl DownloadOutcome {
-    /// Whether the file arrived whole and right.
+    /// Whether the file arrived complete and correct.
     pub fn is_complete(&self) -> bool {
         self.problem.is_none()
     }
 
-    /// Time over ideal.
+    /// Time divided by the ideal time.
     pub fn ratio(&self) -> Option<f64> {
         self.ideal_s.filter(|ideal| *ideal > 0.0).map(|ideal| self.seconds / ideal)
     }
 
-    /// Mbit/s of the file.
+    /// Size of the file divided by the time, in Mbit/s.
     pub fn goodput_mbps(&self) -> f64 {
         self.requested_bytes as f64 * 8.0 / 1e6 / self.seconds.max(1e-9)
     }
 }
 
 impl LinkOutcome {
-    /// Mbit/s of IP packets in each slot.
+    /// Rate of IP packets in each slot, in Mbit/s.
     pub fn rates_mbps(&self) -> Vec<f64> {
         self.timeline.iter().map(|bytes| *bytes as f64 * 8.0 / 1e6 / SLOT_S).collect()
     }
 
-    /// Fills in the median.
+    /// Fills in the median rate.
     #[must_use]
     pub fn with_median(mut self) -> Self {
         self.median_mbps = self.median_rate();
@@ -142,7 +144,7 @@ impl LinkOutcome {
         let (first, last) = self.span_s?;
         let slot_of = |at: f64| (at / SLOT_S) as usize;
         let rates = self.rates_mbps();
-        // The first and the last slot are only partly filled.
+        // The first and the last slot are only partly used.
         let inner_slots = rates.get(slot_of(first) + 1..slot_of(last).min(rates.len()));
         stats::median(inner_slots.filter(|within| !within.is_empty()).unwrap_or(&rates))
     }
@@ -152,7 +154,7 @@ impl LinkOutcome {
 pub(crate) mod tests {
     use super::*;
 
-    /// A plausible outcome: two links of 80 and 61 Mbit/s for so many seconds.
+    /// A plausible outcome: two links of 80 and 61 Mbit/s for this many seconds.
     pub(crate) fn example_outcome(client: &str, run: u32, seconds: f64) -> DownloadOutcome {
         let slots = (seconds / SLOT_S).ceil() as usize;
         let link = |name: &str, kind, bytes: u64| LinkOutcome {
@@ -188,7 +190,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_median_rate_leaves_the_edges_out() {
+    fn the_median_rate_excludes_the_first_and_last_slot() {
         let outcome = example_outcome("marline", 0, 6.0);
         assert_eq!(outcome.links[0].median_mbps, Some(80.0));
         let idle = LinkOutcome { span_s: None, ..outcome.links[0].clone() };
@@ -206,7 +208,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_outcome_survives_its_file() {
+    fn an_outcome_survives_serialization() {
         let outcome = example_outcome("aria2-s2", 1, 6.2);
         let text = serde_json::to_string(&outcome).unwrap();
         assert_eq!(serde_json::from_str::<DownloadOutcome>(&text).unwrap(), outcome);

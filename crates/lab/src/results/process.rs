@@ -1,45 +1,45 @@
-//! A client's processor and memory over time, as the thesis's chapter 6 gives them.
+//! CPU and memory of a client over time, with the statistics of chapter 6 of the thesis.
 
 use serde::{Deserialize, Serialize};
 
 use super::stats;
 
-/// The client at one moment.
+/// CPU and memory of the client at one time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ProcessSample {
-    /// Seconds since it was started.
+    /// Seconds since the client was started.
     pub at_s: f64,
-    /// Processor time since the sample before, over the time since then, in percent of one core.
+    /// CPU time since the previous sample divided by the time since then, in percent of one core.
     pub cpu_percent: f64,
-    /// Resident memory.
+    /// Resident memory in bytes.
     pub rss_bytes: u64,
 }
 
-/// What the samples of one run come to (thesis §3.4). Percentages are of one core; memory is in units of 1000 bytes.
+/// Statistics of one run (thesis section 3.4). CPU is in percent of one core, memory in units of 1000 bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ProcessUsage {
-    /// The median.
+    /// Median of the CPU use.
     pub cpu_p50: f64,
-    /// The coefficient of variation; none for a single sample.
+    /// Coefficient of variation of the CPU use in percent; `None` for a single sample.
     pub cpu_cv: Option<f64>,
-    /// Percent × seconds.
+    /// Integral of the CPU use, percent × seconds.
     pub cpu_integral: f64,
-    /// The largest.
+    /// Maximum of the CPU use.
     pub cpu_max: f64,
-    /// Nine of ten samples lie below.
+    /// 90th percentile of the CPU use.
     pub cpu_p90: f64,
-    /// One of twenty samples lies below.
+    /// 5th percentile of the CPU use.
     pub cpu_p05: f64,
-    /// The median.
+    /// Median of the memory.
     pub memory_median: f64,
-    /// The coefficient of variation; none for a single sample.
+    /// Coefficient of variation of the memory in percent; `None` for a single sample.
     pub memory_cv: Option<f64>,
-    /// Kilobytes × seconds.
+    /// Integral of the memory, kilobytes × seconds.
     pub memory_integral: f64,
 }
 
 impl ProcessUsage {
-    /// The figures of a run; none without a sample. Integrals reach from the start to the last sample.
+    /// Statistics of the samples; `None` without a sample. Integrals extend from the start to the last sample.
     pub fn from_samples(samples: &[ProcessSample]) -> Option<Self> {
         let cpu: Vec<f64> = samples.iter().map(|sample| sample.cpu_percent).collect();
         let memory: Vec<f64> = samples.iter().map(|sample| sample.rss_bytes as f64 / 1000.0).collect();
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_come_to_the_figures_of_chapter_6() {
+    fn samples_give_the_statistics_of_chapter_6() {
         let sample = |at_s, cpu_percent| ProcessSample { at_s, cpu_percent, rss_bytes: 9_000_000 };
         let figures =
             ProcessUsage::from_samples(&[sample(1.0, 20.0), sample(2.0, 40.0), sample(3.0, 30.0)]).unwrap();

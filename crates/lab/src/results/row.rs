@@ -1,43 +1,43 @@
-//! One figure of a paper beside ours: a row of `reproduce --json`.
+//! Result row of `reproduce --json`: one figure of a paper beside the measured one.
 
 use serde::{Deserialize, Serialize};
 
 use super::Backend;
 
-/// A figure. Values that do not exist are null and not left out.
+/// One figure. Missing values are null, not left out.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResultRow {
-    /// The table or figure as the paper numbers it: `T5.12`.
+    /// Table or figure as the paper numbers it, such as `T5.12`.
     pub artefact: String,
-    /// The paper's scenario.
+    /// Scenario of the paper.
     pub case: String,
-    /// The policy, as it is written in scenarios.
+    /// The policy, as scenarios name it.
     pub policy: String,
-    /// What is measured.
+    /// The measured quantity.
     pub metric: String,
-    /// Its unit.
+    /// Unit of the values.
     pub unit: String,
-    /// The paper's figure.
+    /// The paper's value.
     pub paper: Option<f64>,
-    /// Ours: the median of the runs, or their mean where the paper has means (GreenBag).
+    /// The value measured here: the median of the runs, or their mean where the paper reports means (GreenBag).
     #[serde(alias = "ours")]
     pub measured: Option<f64>,
-    /// The standard deviation of the runs.
+    /// Standard deviation of the runs.
     pub spread: Option<f64>,
-    /// What a client could have reached that knew the future.
+    /// Value of a clairvoyant client, which knows the future.
     pub clairvoyant: Option<f64>,
-    /// Who made ours.
+    /// Whether `measured` was simulated or measured in real time.
     #[serde(alias = "by")]
     pub backend: Backend,
-    /// How much of the paper's work was done: `1`, `0.1`.
+    /// Share of the paper's workload that was run: `1`, `0.1`.
     pub scale: f64,
-    /// What must be known to compare the two.
+    /// What to consider when comparing the two values.
     pub note: Option<String>,
 }
 
 impl ResultRow {
-    /// One without figures, of all the work.
+    /// A row without values, for the full workload.
     pub(crate) fn empty(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str) -> Self {
         Self {
             artefact: artefact.into(),
@@ -56,7 +56,7 @@ impl ResultRow {
     }
 }
 
-/// To a thousandth: the rest is noise.
+/// Rounds to a thousandth; further digits are noise.
 pub(crate) fn round_to_thousandths(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -66,11 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_all_fields_in_their_order_and_nulls() {
+    fn a_row_has_all_fields_in_order_and_writes_missing_values_as_null() {
         let row =
             ResultRow { measured: Some(31.5), ..ResultRow::empty("T5.12", "LS", "single:lte", "time_lte", "s") };
         let text = serde_json::to_string(&row).unwrap();
-        let expected = r#"{"artefact":"T5.12","case":"LS","policy":"single:lte","metric":"time_lte","unit":"s","paper":null,"ours":31.5,"spread":null,"clairvoyant":null,"by":"sim","scale":1.0,"note":null}"#;
+        let expected = r#"{"artefact":"T5.12","case":"LS","policy":"single:lte","metric":"time_lte","unit":"s","paper":null,"measured":31.5,"spread":null,"clairvoyant":null,"backend":"sim","scale":1.0,"note":null}"#;
         assert_eq!(text, expected);
     }
 }

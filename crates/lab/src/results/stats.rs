@@ -1,15 +1,15 @@
-//! The few statistics that tables need.
+//! The statistics that tables need.
 //!
-//! 1. Of nothing there is no statistic: every function gives none for an empty list.
-//! 2. Quantiles are taken between neighbours in proportion (as scipy and spreadsheets do by default).
-//! 3. The standard deviation is that of a sample (n − 1); of one value there is none.
+//! 1. Every function returns `None` for an empty list.
+//! 2. Quantiles are interpolated linearly between neighbors (the default of scipy and spreadsheets).
+//! 3. The standard deviation is that of a sample (n − 1); a single value has none.
 
-/// The middle value.
+/// The median.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// The value below which this share of the values lies.
+/// The value below which this share of the values lies (0 to 1).
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -24,27 +24,27 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The standard deviation.
+/// The sample standard deviation.
 pub fn std_dev(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// The coefficient of variation in percent: deviation over mean.
+/// The coefficient of variation in percent: standard deviation divided by mean.
 pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|mean| *mean != 0.0)?;
     std_dev(values).map(|sigma| sigma / mean * 100.0)
 }
 
-/// The smallest and the largest value.
+/// Minimum and maximum.
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let min = values.iter().copied().min_by(f64::total_cmp)?;
     let max = values.iter().copied().max_by(f64::total_cmp)?;
     Some((min, max))
 }
 
-/// The area under points `(x, y)` in the order of x, by trapezoids.
+/// Area under the points `(x, y)`, sorted by x, by the trapezoidal rule.
 pub fn integral(points: &[(f64, f64)]) -> f64 {
     points.windows(2).map(|pair| (pair[1].0 - pair[0].0) * (pair[0].1 + pair[1].1) / 2.0).sum()
 }

@@ -1,4 +1,4 @@
-//! `marline-lab run SCENARIO`: a scenario with its repetitions, as a table, a JSON file and a page.
+//! `marline-lab run SCENARIO`: runs a scenario repeatedly and writes a table, a JSON file and a page.
 
 use std::path::PathBuf;
 
@@ -14,39 +14,39 @@ use crate::result_file::ResultFile;
 use crate::results::{Backend, DownloadOutcome, HostInfo};
 use crate::{LabError, acquire_privileges, scenarios};
 
-/// `marline-lab run`.
+/// Options of `marline-lab run`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
-    /// A file such as scenarios/floor-a.toml, or the name of a carried one (floor-a).
+    /// A file such as scenarios/floor-a.toml, or the name of a built-in scenario (floor-a).
     #[arg(value_name = "SCENARIO")]
     scenario: String,
-    /// Repetitions, instead of the scenario's.
+    /// Number of repetitions, instead of the scenario's.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Only these clients, instead of the scenario's: `marline,aria2-s2`.
+    /// Run only these clients, instead of the scenario's: `marline,aria2-s2`.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     clients: Vec<Client>,
-    /// Only these cases.
+    /// Run only these cases.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Download so much, instead of the scenario's sizes; events move in proportion.
+    /// Download this size instead of the scenario's; the times of events scale in proportion.
     #[arg(long, value_name = "SIZE")]
     size: Option<DataSize>,
-    /// In virtual time: seconds instead of minutes, without privileges, our own client only.
+    /// Run in virtual time: seconds instead of minutes, without privileges; only marline as a client.
     #[arg(long)]
     sim: bool,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a page with throughput over time to this file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "page", value_name = "FILE")]
     page_path: Option<PathBuf>,
-    /// A directory of traces; also MARLINE_TRACES.
+    /// Directory of traces (repeatable); also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
 }
 
-/// Does it, and gives the exit code: 1 if a download failed.
+/// Runs the scenario and returns the exit code: 1 if a download failed.
 pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
     let mut scenario = scenarios::load(&args.scenario)?;
     if !args.clients.is_empty() {
@@ -85,13 +85,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
     Ok(exit_code(&results))
 }
 
-/// 0 when every download was good, 1 when one was not or there was none, 130 when the user stopped it.
+/// Exit code: 0 if every download succeeded, 1 if one failed or there was none, 130 if the user interrupted.
 pub(crate) fn exit_code(results: &Results) -> u8 {
     let failed = results.outcomes.iter().any(|outcome| !outcome.is_complete());
     if results.is_stopped { 130 } else { u8::from(failed || results.outcomes.is_empty()) }
 }
 
-/// The same cases with so much to download, events in proportion.
+/// Sets the size of all cases, and scales the times of their events in proportion.
 pub(crate) fn with_size(scenario: &mut Scenario, size: DataSize) {
     for case in &mut scenario.cases {
         *case = case.scaled(size.bytes() as f64 / case.size.bytes() as f64);
@@ -99,7 +99,7 @@ pub(crate) fn with_size(scenario: &mut Scenario, size: DataSize) {
     }
 }
 
-/// Gets ready for real time: privilege first, while there is one thread; then signals.
+/// Prepares a run in real time: first acquires privileges, while there is one thread; then catches signals.
 pub(crate) fn prepare_run(by: Backend) -> Result<(), LabError> {
     if by == Backend::Lab {
         acquire_privileges()?;
@@ -108,7 +108,7 @@ pub(crate) fn prepare_run(by: Backend) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Leaves only these cases; all, if none is named.
+/// Keeps only these cases; all, if the list is empty.
 pub(crate) fn retain_cases(scenario: &mut Scenario, cases: &[String]) -> Result<(), LabError> {
     if cases.is_empty() {
         return Ok(());
@@ -121,7 +121,7 @@ pub(crate) fn retain_cases(scenario: &mut Scenario, cases: &[String]) -> Result<
     Ok(())
 }
 
-/// How a result file begins: command line, seed, version, scenario, machine.
+/// The JSON record of a run: command line, seed, version, scenario, machine, results.
 pub(crate) fn result_record(scenario: &Scenario, results: &Results) -> serde_json::Value {
     let skipped: Vec<_> =
         results.skipped.iter().map(|(what, reason)| json!({"what": what, "why": reason})).collect();
@@ -173,34 +173,35 @@ pub(crate) fn outcome_line(outcome: &DownloadOutcome) -> String {
     }
 }
 
+/// Prints what was skipped, with the reason.
 pub(crate) fn print_skipped(results: &Results) {
     for (what, reason) in &results.skipped {
         notice(&format!("skipped: {what}: {reason}"));
     }
 }
 
-/// Says that there is less than was asked for: the user stopped it, or nothing could be run.
+/// Reports an incomplete run: the user interrupted it, or nothing could be run.
 pub(crate) fn print_unfinished(results: &Results, planned: usize) {
     let done = results.outcomes.len();
     if results.is_stopped {
         notice(&format!("interrupted: {done} of {planned} downloads"));
     } else if done == 0 {
         let reason = if results.is_trace_missing {
-            "no traces, see --traces"
+            "no traces were found, see --traces"
         } else {
-            "no client of those named exists here"
+            "none of the given clients can be simulated"
         };
         notice(&format!("marline-lab: nothing was run: {reason}"));
     }
 }
 
-/// For people, beside the results.
+/// Prints a line for people on standard error, beside the results.
 pub(crate) fn notice(text: &str) {
     let _ = output::eprint_result(&format!("{text}\n"));
 }
 
-/// Results.
+/// Prints a result on standard output.
 pub(crate) fn print_line(text: &str) {
-    // A closed standard output is the reader's choice.
+    // The reader may have closed standard output; that is not an error.
     let _ = output::print_result(&format!("{text}\n"));
 }

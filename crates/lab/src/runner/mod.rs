@@ -1,13 +1,12 @@
-//! Runs a scenario: every client, every repetition, in virtual or in real time.
+//! Runs a scenario with every client and every repetition, in virtual or in real time. Each [`DownloadOutcome`] is
+//! also reported as soon as it is available; skipped cases and clients are listed with the reason.
 //!
-//! In: a [`Plan`]. Out: [`Outcome`]s, each also told as soon as it is there; and what was skipped, with the reason.
-//!
-//! 1. Clients take turns within a repetition, beginning with another one each time: whatever changes about the machine
-//!    while it measures, changes for all of them.
-//! 2. Each download has a fresh lab: no cached TCP metrics, no warm connection, the same seed for all clients of a
-//!    repetition.
-//! 3. A download that fails is an outcome with its problem; a lab that cannot be built is an error.
-//! 4. In virtual time only our own client exists; others are skipped.
+//! 1. Within a repetition the clients take turns, and each repetition begins with another client. So a change of
+//!    the machine during the measurement affects all clients.
+//! 2. Each download has a fresh lab: no cached TCP metrics, no open connection, and the same seed for all clients
+//!    of a repetition.
+//! 3. A download that fails is an outcome with a problem; a lab that cannot be built is an error.
+//! 4. In virtual time only marline can be simulated; other clients are skipped.
 
 pub(crate) mod command;
 mod real;
@@ -29,51 +28,51 @@ pub(crate) use real::sha256;
 /// What to run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunPlan<'a> {
-    /// The scenario.
+    /// Cases and clients.
     pub(crate) scenario: &'a Scenario,
-    /// Repetitions, instead of the scenario's.
+    /// Number of repetitions, instead of the scenario's.
     pub(crate) runs: u32,
     /// Virtual or real time.
     pub(crate) backend: Backend,
-    /// Where traces are.
+    /// Directories of traces.
     pub(crate) traces: Vec<PathBuf>,
-    /// Whether the client's processor and memory are followed over time.
+    /// Whether to sample CPU and memory of the client over time.
     pub(crate) samples_process: bool,
-    /// Whether our own client shows its progress to the user.
+    /// Whether marline shows its progress to the user.
     pub(crate) shows_progress: bool,
 }
 
-/// What came of a plan.
+/// Results of a plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
-    /// In the order in which they were made.
+    /// Outcomes, in the order in which they were obtained.
     pub(crate) outcomes: Vec<DownloadOutcome>,
-    /// `case` or `client`, and the reason.
+    /// Name of the skipped case or client, and the reason.
     pub(crate) skipped: Vec<(String, String)>,
-    /// Whether a case was skipped because of its trace.
+    /// Whether a case was skipped because its trace is missing.
     pub(crate) is_trace_missing: bool,
-    /// Whether the user stopped it. What was under way then is not among the outcomes.
+    /// Whether the user interrupted the run. The interrupted download is not among the outcomes.
     pub(crate) is_stopped: bool,
 }
 
 impl RunPlan<'_> {
-    /// Those that exist in this kind of time.
+    /// Clients that exist on this backend.
     fn clients(&self) -> Vec<&Client> {
         self.scenario.clients.iter().filter(|client| self.backend == Backend::Lab || client.is_marline()).collect()
     }
 
-    /// The cases whose traces are there, loaded.
+    /// The cases whose traces could be loaded.
     fn loaded_cases(&self) -> impl Iterator<Item = Case> {
         let cases = self.scenario.cases.iter().cloned();
         cases.filter_map(|mut case| case.load(&self.traces).is_ok().then_some(case))
     }
 
-    /// How many downloads it has, cases without their traces left out.
+    /// Number of downloads, without cases whose traces are missing.
     pub(crate) fn download_count(&self) -> usize {
         self.loaded_cases().count() * self.clients().len() * self.runs as usize
     }
 
-    /// The least that they take in real time: what each client's links need.
+    /// Lower bound of the total time in real time: the ideal time of each client's links.
     pub(crate) fn min_time(&self) -> Duration {
         let mut once = Duration::ZERO;
         for case in self.loaded_cases() {
@@ -87,7 +86,8 @@ impl RunPlan<'_> {
         once * self.runs
     }
 
-    /// Runs it. `done` tells whether an outcome exists already (case, client, run), `tell` hears each new one.
+    /// Runs the plan. `is_done` tells whether an outcome exists already (case, client, run); `tell` receives each
+    /// new one.
     pub(crate) fn run(
         &self,
         is_done: impl Fn(&str, &Client, u32) -> bool,
@@ -97,7 +97,7 @@ impl RunPlan<'_> {
         let mut runner = DownloadRunner::new(self)?;
         let clients = self.clients();
         for other in self.scenario.clients.iter().filter(|c| !clients.contains(c)) {
-            results.skipped.push((other.to_string(), "is no part of the simulation".into()));
+            results.skipped.push((other.to_string(), "cannot be simulated".into()));
         }
         if self.backend == Backend::Lab {
             crate::clients::check_installed(clients.iter().copied())?;
@@ -110,14 +110,16 @@ impl RunPlan<'_> {
                 continue;
             }
             for run in 0..self.runs {
+                // All clients of a repetition get the same sampled rates.
                 let drawn = case.with_sampled_rates(run);
                 for turn in 0..clients.len() {
+                    // Each repetition begins with another client (rule 1).
                     let client = clients[(turn + run as usize) % clients.len()];
                     if is_done(&case.name, client, run) {
                         continue;
                     }
                     let outcome = runner.outcome(&drawn, client, run)?.with_energy();
-                    // A download that the user broke off says nothing.
+                    // A download that the user interrupted is not a result.
                     if self.backend == Backend::Lab && marline_sys::signal::last_caught().is_some() {
                         results.is_stopped = true;
                         return Ok(results);
@@ -131,17 +133,17 @@ impl RunPlan<'_> {
     }
 }
 
-/// What is kept from one download to the next.
+/// State that is kept between downloads.
 struct DownloadRunner<'a> {
     plan: &'a RunPlan<'a>,
     program: PathBuf,
-    /// Served files by size.
+    /// Served files, by size.
     payloads: BTreeMap<DataSize, Payload>,
 }
 
 impl<'a> DownloadRunner<'a> {
     fn new(plan: &'a RunPlan<'a>) -> Result<Self, LabError> {
-        // Virtual time and other clients do without it.
+        // Virtual time and other clients do not need marline's executable.
         let is_run = plan.backend == Backend::Lab && plan.scenario.clients.iter().any(Client::is_marline);
         let program = if is_run { crate::program::marline()? } else { PathBuf::new() };
         Ok(Self { plan, program, payloads: BTreeMap::new() })
@@ -174,7 +176,7 @@ impl<'a> DownloadRunner<'a> {
     }
 }
 
-/// For people: `48 seconds`, `20 minutes`, `1.5 hours`.
+/// Formats a duration for people: `48 seconds`, `20 minutes`, `1.5 hours`.
 pub(crate) fn format_duration(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
@@ -183,7 +185,7 @@ pub(crate) fn format_duration(time: Duration) -> String {
     }
 }
 
-/// Longer than any sound client needs: several times what its links could do, and a minute for time-outs.
+/// Time limit of a download: four times the ideal time over the client's links, and a minute for timeouts.
 fn time_limit(case: &Case, client: &Client) -> Duration {
     let links: Vec<_> =
         case.links.iter().filter(|link| client.only_link().is_none_or(|only| only == link.name)).cloned().collect();

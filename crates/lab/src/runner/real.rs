@@ -1,11 +1,12 @@
-//! A download in real time: a program, kernel TCP and nginx over emulated links.
+//! One download in real time: a program, kernel TCP and nginx over emulated links.
 //!
-//! 1. The file is checked by SHA-256 after every download, whoever made it.
-//! 2. Bytes and times per link are the emulator's, equal for all clients. What the packets do not show to the
-//!    millisecond (which bytes were needed, when a link's last needed byte came) our own client tells itself; of others
-//!    it is estimated: the end of a link is the last slot with more than a few packets, waste is what came beyond the
-//!    file and the packets' headers.
-//! 3. A run on a machine that was too busy is marked, not dropped.
+//! 1. The file is verified by SHA-256 after every download, for all clients.
+//! 2. Bytes and times per link come from the emulator, in the same way for all clients. Packets do not show which
+//!    bytes were needed, nor exactly when a link's last needed byte arrived: marline reports both itself. For other
+//!    programs they are estimated. A link ends with the last slot that has more than a few packets, and waste is
+//!    what arrived beyond the file and the packets' headers.
+//! 3. A run on a machine that was too busy is marked as unreliable, not discarded.
+//! 3. A run on a machine that was too busy is marked as unreliable, not discarded.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -22,7 +23,7 @@ use crate::results::{Backend, DownloadOutcome, LinkOutcome, ProcessUsage, SLOT_S
 use crate::server::TempDir;
 use crate::{CommandRun, Lab, LabError, LabSpec, LinkReport, Payload, Service};
 
-/// One download.
+/// Parameters of one download.
 pub(super) struct DownloadSpec<'a> {
     pub(super) case: &'a Case,
     pub(super) client: &'a Client,
@@ -34,10 +35,10 @@ pub(super) struct DownloadSpec<'a> {
     pub(super) shows_progress: bool,
 }
 
-/// Does it in a fresh lab.
+/// Runs the download in a fresh lab.
 pub(super) fn run_download(download: &DownloadSpec<'_>) -> Result<DownloadOutcome, LabError> {
     let case = download.case;
-    let folder = TempDir::new().map_err(LabError::at_step("a place for the file"))?;
+    let folder = TempDir::new().map_err(LabError::at_step("directory of the download"))?;
     let lab = Lab::start(&LabSpec {
         events: case.events.clone(),
         seed: u64::from(download.run) + 1,
@@ -74,7 +75,7 @@ pub(super) fn run_download(download: &DownloadSpec<'_>) -> Result<DownloadOutcom
     let links: Vec<LinkOutcome> = links.collect();
     let suspect = run.emulation.unreliable_reason().or_else(|| {
         let busy = pressed.filter(|share| *share > MAX_CPU_PRESSURE);
-        busy.map(|share| format!("work waited for a processor {:.0} % of the time", share * 100.0))
+        busy.map(|share| format!("processes waited for a CPU {:.0} % of the time", share * 100.0))
     });
     let suspect = suspect.or_else(|| (!granted).then(|| "the kernel refused the congestion control".to_string()));
     Ok(DownloadOutcome {
@@ -101,14 +102,14 @@ pub(super) fn run_download(download: &DownloadSpec<'_>) -> Result<DownloadOutcom
     })
 }
 
-/// Above this share of time in which something waited for a processor, figures are suspect. Chosen: client, server and
-/// emulator share two cores with themselves at up to 0.4 on a machine that is otherwise idle.
+/// Share of time in which some process waited for a CPU, above which figures are unreliable. Chosen: client, server
+/// and emulator on two cores wait for each other up to 0.4 of the time on an otherwise idle machine.
 const MAX_CPU_PRESSURE: f64 = 0.6;
 
-/// Why the download is no good.
+/// Why the download failed; `None` if it is complete and correct.
 fn failure_reason(run: &CommandRun, file: &Path, payload: &Payload) -> Option<String> {
     if run.timed_out {
-        return Some(format!("not done after {:.0} s", run.wall.as_secs_f64()));
+        return Some(format!("not complete after {:.0} s", run.wall.as_secs_f64()));
     }
     if !run.status.success() {
         let said = String::from_utf8_lossy(&run.stderr);
@@ -122,7 +123,7 @@ fn failure_reason(run: &CommandRun, file: &Path, payload: &Payload) -> Option<St
     }
 }
 
-/// The file's SHA-256 in hexadecimal digits.
+/// SHA-256 of a file in hexadecimal digits.
 pub(crate) fn sha256(file: &Path) -> std::io::Result<String> {
     let (mut file, mut digest) = (File::open(file)?, Sha256::new());
     let mut buffer = vec![0; 1 << 20];
@@ -137,7 +138,7 @@ pub(crate) fn sha256(file: &Path) -> std::io::Result<String> {
 
 fn link_outcome(link_report: &LinkReport, mtu: u64, report: Option<&Value>) -> LinkOutcome {
     let timeline: Vec<u64> = link_report.down_timeline.iter().map(|slot| slot.bytes()).collect();
-    // Handshakes, acknowledgements and farewells are a few small packets.
+    // Handshakes, ACKs and connection ends are a few small packets; they do not count as use of the link.
     let used = |bytes: &u64| *bytes >= 3 * mtu;
     let seen = timeline.iter().position(used).zip(timeline.iter().rposition(used));
     let span = seen.map(|(first, last)| (first as f64 * SLOT_S, (last + 1) as f64 * SLOT_S));
@@ -157,14 +158,15 @@ fn link_outcome(link_report: &LinkReport, mtu: u64, report: Option<&Value>) -> L
     .with_median()
 }
 
-/// Between the ends of the links in use.
+/// Time between the ends of the first and the last link in use.
 fn link_delta(links: &[LinkOutcome]) -> Option<f64> {
     let ends: Vec<f64> = links.iter().filter_map(|link| link.span_s).map(|(_, end)| end).collect();
     let (first, last) = crate::results::stats::range(&ends).filter(|_| ends.len() > 1)?;
     Some(last - first)
 }
 
-/// What came beyond the file, the headers of packets and (a guess) of answers.
+/// Bytes received beyond the file and the packets' headers. 52 bytes are the headers of IPv4 and of TCP with
+/// timestamps.
 fn excess_bytes(run: &CommandRun, case: &Case) -> u64 {
     let payload = |link: &LinkReport| {
         let down = link.downlink.delivered;
@@ -174,7 +176,7 @@ fn excess_bytes(run: &CommandRun, case: &Case) -> u64 {
     all.saturating_sub(case.size.bytes())
 }
 
-/// Seconds so far in which something waited for a processor; none where the kernel does not tell.
+/// Seconds since boot in which some process waited for a CPU; `None` if the kernel does not report pressure.
 fn cpu_pressure_s() -> Option<f64> {
     let text = fs::read_to_string("/proc/pressure/cpu").ok()?;
     let total = text.lines().find(|line| line.starts_with("some"))?.rsplit_once("total=")?.1;

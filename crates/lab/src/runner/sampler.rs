@@ -1,7 +1,8 @@
-//! Processor and memory of a child over time, as the thesis's chapter 6 plots them.
+//! Samples CPU and memory of a child process over time, as chapter 6 of the thesis plots them.
 //!
-//! The child is found by its program's name among those that this process did not have before; it is looked at twice a
-//! second through /proc, which costs it nothing. The kernel counts its time in hundredths of a second, so a sample is exact to 2 %.
+//! The child is found by its program name among the children that this process did not have before. It is sampled
+//! twice a second through /proc, which costs the child nothing. The kernel counts CPU time in hundredths of a
+//! second, so a sample is exact to 2 %.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,16 +14,16 @@ use std::time::{Duration, Instant};
 use crate::results::ProcessSample;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// `USER_HZ`, which Linux shows to programs as 100 on every architecture that marline runs on.
+/// `USER_HZ`, which is 100 on every architecture that marline supports.
 const TICKS_PER_S: f64 = 100.0;
 const PAGE_SIZE: u64 = 4096;
 
-/// Runs `work`, and samples the child running `program` that it starts; none: just runs it.
+/// Runs `work` and samples the child process running `program` that it starts; with `None` it only runs `work`.
 pub(super) fn with_samples<T>(program: Option<&Path>, work: impl FnOnce() -> T) -> (T, Vec<ProcessSample>) {
     let Some(program) = program.and_then(Path::file_name) else {
         return (work(), Vec::new());
     };
-    // The kernel keeps 15 bytes of the name.
+    // The kernel keeps only 15 bytes of the name.
     let name: Vec<u8> = program.as_encoded_bytes().iter().copied().take(15).collect();
     let before = children(&name);
     let over = AtomicBool::new(false);
@@ -34,6 +35,7 @@ pub(super) fn with_samples<T>(program: Option<&Path>, work: impl FnOnce() -> T) 
     })
 }
 
+/// Waits for a new child of this name and samples it until it ends or `is_over` is set.
 fn sample_process(name: &[u8], before: &BTreeSet<u32>, is_over: &AtomicBool) -> Vec<ProcessSample> {
     let wait = |time| {
         thread::sleep(time);
@@ -63,7 +65,7 @@ fn sample_process(name: &[u8], before: &BTreeSet<u32>, is_over: &AtomicBool) -> 
     samples
 }
 
-/// The processes of this name whose parent is this one.
+/// PIDs of this process's children with this name.
 fn children(name: &[u8]) -> BTreeSet<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -72,19 +74,19 @@ fn children(name: &[u8]) -> BTreeSet<u32> {
     pids.filter(named).filter(measured).collect()
 }
 
-/// What a process has used so far: seconds of processor time, and resident bytes now.
+/// Use of a process: CPU time so far in seconds, and resident bytes now.
 pub(crate) fn usage_of(pid: u32) -> Option<(f64, u64)> {
     ticks_and_pages(pid).map(|(ticks, pages)| (ticks as f64 / TICKS_PER_S, pages * PAGE_SIZE))
 }
 
-/// Processor time in ticks, and resident pages.
+/// CPU time in ticks, and resident pages.
 fn ticks_and_pages(pid: u32) -> Option<(u64, u64)> {
     let fields = stat_fields(pid)?;
     let number = |at: usize| fields.get(at).and_then(|word| word.parse::<u64>().ok());
     Some((number(11)? + number(12)?, number(21)?))
 }
 
-/// What stands behind the name in `/proc/PID/stat`: state, parent, … (proc(5), from field 3).
+/// The fields after the name in `/proc/PID/stat`: state, parent, … (proc(5), from field 3).
 fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
@@ -96,8 +98,8 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_child_is_found_and_followed() {
-        // A name of its own: other tests start shells as well.
+    fn a_child_is_found_and_sampled() {
+        // A unique name, because other tests start shells as well.
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("marline-followed");
         std::os::unix::fs::symlink("/bin/sh", &program).unwrap();

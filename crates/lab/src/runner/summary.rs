@@ -1,6 +1,6 @@
-//! Outcomes as tables and as pages.
+//! Presents outcomes as tables and as pages.
 //!
-//! Figures are medians over the good runs; a client without one good run shows its problem instead.
+//! Values are medians over the successful runs. A client without a successful run shows its problem instead.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use crate::results::{DownloadOutcome, SLOT_S, stats};
 /// The outcomes of one client in one case.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientOutcomes<'a> {
-    /// The client.
+    /// Name of the client.
     pub(crate) client: &'a str,
-    /// Good ones and others.
+    /// Successful and failed outcomes.
     pub(crate) outcomes: Vec<&'a DownloadOutcome>,
 }
 
-/// The outcomes of a case by client, in the scenario's order.
+/// Groups the outcomes of a case by client, in the scenario's order.
 pub(crate) fn groups<'a>(
     scenario: &'a Scenario,
     case: &str,
@@ -37,22 +37,22 @@ pub(crate) fn groups<'a>(
 }
 
 impl<'a> ClientOutcomes<'a> {
-    /// Those that count.
+    /// The successful outcomes.
     pub(crate) fn good(&self) -> impl Iterator<Item = &'a DownloadOutcome> + '_ {
         self.outcomes.iter().copied().filter(|outcome| outcome.is_complete())
     }
 
-    /// The median of a figure over the good runs that have it.
+    /// The median of a figure over the successful runs that have it.
     pub(crate) fn median(&self, figure: impl Fn(&DownloadOutcome) -> Option<f64>) -> Option<f64> {
         stats::median(&self.good().filter_map(figure).collect::<Vec<_>>())
     }
 
-    /// The median time.
+    /// The median time in seconds.
     pub(crate) fn seconds(&self) -> Option<f64> {
         self.median(|outcome| Some(outcome.seconds))
     }
 
-    /// How many runs are suspect, and the first reason.
+    /// Number of unreliable runs, and the reason of the first one.
     pub(crate) fn unreliable(&self) -> Option<(usize, &'a str)> {
         let mut reasons = self.outcomes.iter().filter_map(|outcome| outcome.unreliable_reason.as_deref());
         let first = reasons.next()?;
@@ -103,7 +103,8 @@ pub(crate) fn table(groups: &[ClientOutcomes<'_>]) -> Table {
     }
 }
 
-/// A case's part of a page: one chart per client, with its own end, the ideal and the best other client's end.
+/// The section of a case: one chart per client, with its own end, the ideal time, and the end of the fastest other
+/// program.
 pub(crate) fn section(case: &Case, groups: &[ClientOutcomes<'_>]) -> Section {
     let mut lead: Vec<String> = case.links.iter().map(ToString::to_string).collect();
     lead.extend(case.events.iter().take(12).map(ToString::to_string));
@@ -150,7 +151,7 @@ fn is_other_client(client: &str) -> bool {
     client.starts_with("aria2") || client.starts_with("curl")
 }
 
-/// Names of cases in the order of the outcomes.
+/// Names of the cases, in the order of the outcomes.
 pub(crate) fn cases_of(outcomes: &[DownloadOutcome]) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     outcomes.iter().map(|outcome| outcome.case.as_str()).filter(|case| seen.insert(*case)).collect()

@@ -1,4 +1,4 @@
-//! Every carried scenario, small, in virtual time: they parse, they end, and the file is whole.
+//! Runs every built-in scenario, scaled down, in virtual time: they parse, they end, and the file is complete.
 
 use marline_sim::scenario::Protocol;
 use marline_sim::spec::LinkSpec;
@@ -6,12 +6,13 @@ use marline_sim::spec::LinkSpec;
 use super::*;
 use crate::scenarios::{self, CARRIED};
 
-/// What a scaled case downloads. Not less: the thesis's Algorithm 2 has no lower limit, and asks for a few bytes at a
-/// time where the file is small and its constant bandwidth large (§4.3.5 gives that as the reason for Algorithm 3).
+/// Size of a scaled case in bytes. Not smaller: Algorithm 2 of the thesis has no lower limit and requests a few
+/// bytes at a time if the file is small and its constant bandwidth is large (section 4.3.5 gives that as the reason
+/// for Algorithm 3).
 const SMALL: f64 = 10_000_000.0;
 
 #[test]
-fn every_carried_scenario_runs_in_virtual_time() {
+fn every_built_in_scenario_runs_in_virtual_time() {
     let traces = scenarios::trace_directories(&[]);
     for (name, _) in CARRIED {
         let scenario = scenarios::load(name).unwrap();
@@ -32,7 +33,7 @@ fn every_carried_scenario_runs_in_virtual_time() {
 }
 
 #[test]
-fn a_plan_takes_turns_and_leaves_out_what_is_done() {
+fn clients_take_turns_and_existing_outcomes_are_skipped() {
     let text = "name = \"t\"\ndescription = \"\"\nsize = \"100KB\"\nruns = 2\nclients = [\"marline\", \"naive\", \"curl\"]\n\
                 links = [\"wifi,rate=80Mbit/s,rtt=20ms\", \"lte,rate=61Mbit/s,rtt=50ms\"]\n";
     let scenario = Scenario::parse(text, std::path::Path::new("t")).unwrap();
@@ -54,7 +55,7 @@ fn a_plan_takes_turns_and_leaves_out_what_is_done() {
 }
 
 #[test]
-fn a_missing_trace_skips_its_case_and_says_where_to_look() {
+fn a_missing_trace_skips_its_case_and_names_the_searched_directories() {
     let text = "name = \"t\"\ndescription = \"\"\nsize = \"100KB\"\nclients = [\"marline\"]\n\
                 links = [\"wifi,trace=no-such-trace.down\"]\n";
     let scenario = Scenario::parse(text, std::path::Path::new("t")).unwrap();
@@ -72,7 +73,7 @@ fn a_missing_trace_skips_its_case_and_says_where_to_look() {
 }
 
 #[test]
-fn a_client_of_a_dead_link_has_a_limit_too() {
+fn a_client_of_a_failed_link_has_a_time_limit() {
     let link = |name: &str| LinkSpec::constant(name, marline_core::units::Bitrate::from_mbps(8), Duration::ZERO);
     let case = Case {
         name: "x".into(),
@@ -91,7 +92,7 @@ fn a_client_of_a_dead_link_has_a_limit_too() {
 }
 
 #[test]
-fn others_download_in_real_time_and_the_file_is_checked() {
+fn other_clients_download_in_real_time_and_the_file_is_verified() {
     let installed = |program| crate::server::find_program(program).is_some();
     if crate::acquire_privileges().is_err() || !["curl", "aria2c", "nginx"].into_iter().all(installed) {
         eprintln!("skipped: needs the right to make namespaces and TUN devices, curl, aria2 and nginx");
@@ -119,7 +120,7 @@ fn others_download_in_real_time_and_the_file_is_checked() {
         };
         let [curl, aria2] = results.outcomes.as_slice() else { panic!("{results:?}") };
         assert_eq!((&curl.problem, &aria2.problem), (&None, &None));
-        // curl was given one link only; its bytes are there, the other link is idle.
+        // curl may use one link only: its bytes are there, the other link is idle.
         assert!(curl.links[1].ip_bytes > 2_000_000 && curl.links[0].ip_bytes < 100_000, "{:?}", curl.links);
         assert!(aria2.links.iter().all(|link| link.ip_bytes > 100_000), "{:?}", aria2.links);
         assert!(curl.seconds >= curl.ideal_s.unwrap() && curl.cpu_s.is_some() && curl.peak_rss_bytes.is_some());
@@ -127,7 +128,7 @@ fn others_download_in_real_time_and_the_file_is_checked() {
 }
 
 #[test]
-fn a_wrong_file_and_a_failing_program_are_problems() {
+fn a_wrong_file_and_a_failing_program_are_reported_as_problems() {
     if crate::acquire_privileges().is_err()
         || ["curl", "nginx"].iter().any(|p| crate::server::find_program(p).is_none())
     {
@@ -149,7 +150,7 @@ fn a_wrong_file_and_a_failing_program_are_problems() {
         samples_process: false,
         shows_progress: false,
     };
-    // Another file of the same name is served than the one that is expected.
+    // The server serves another file under the same name than the one that is expected.
     let other = Payload::new(DataSize::from_bytes(100_001)).unwrap();
     std::fs::copy(other.path(), payload.path()).unwrap();
     let outcome = match real::run_download(&download(&scenario.cases[0], std::path::Path::new("none"))) {

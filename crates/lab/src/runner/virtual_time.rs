@@ -1,4 +1,4 @@
-//! A download in virtual time: our own decisions, sim's links and its model of TCP.
+//! One download in virtual time: marline's state machine with the simulator's links and its model of TCP.
 
 use marline_core::fetch::{Config, Fetch, ThesisParams};
 use marline_core::units::Bitrate;
@@ -8,10 +8,10 @@ use marline_sim::scenario::{Case, Client, Protocol};
 use super::time_limit;
 use crate::results::{Backend, DownloadOutcome, LinkOutcome};
 
-/// Runs one of our clients; the scenario's traces must have been loaded.
+/// Simulates one of marline's clients; the scenario's traces must have been loaded.
 pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol: Protocol) -> DownloadOutcome {
     let Client::Marline { policy, only_link: only } = client else {
-        unreachable!("only our own client is simulated");
+        unreachable!("only marline is simulated");
     };
     let links = case.links.iter().filter(|link| only.as_ref().is_none_or(|only| *only == link.name)).cloned();
     let mut config = HttpScenario::new(case.size, links);
@@ -29,8 +29,8 @@ pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol
     let result = HttpSim::new(config, fetch).run(limit);
     let problem = match (&result.failed, result.finished_at) {
         (Some((failure, _)), _) => Some(format!("{failure:?}")),
-        (None, None) => Some("not done in time".to_string()),
-        (None, Some(_)) if !result.is_complete() => Some("the file is not whole".to_string()),
+        (None, None) => Some("not complete in time".to_string()),
+        (None, Some(_)) if !result.is_complete() => Some("the file is incomplete".to_string()),
         _ => None,
     };
     let seconds = result.finished_at.or(result.failed.map(|(_, at)| at)).unwrap_or(limit);
@@ -57,13 +57,13 @@ pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol
     }
 }
 
-/// The thesis's constants where it names them: the bandwidth of each link is half of the sum in the worked examples of
-/// §4.3.4 and §4.3.5, which was set by hand for each scenario and is nowhere told.
+/// Constants of the thesis where it states them. In the worked examples of sections 4.3.4 and 4.3.5 the bandwidth of
+/// each link is half of the sum. It was set by hand for each scenario, and the thesis does not state those values.
 fn thesis_params() -> ThesisParams {
     ThesisParams { bandwidth: Some(Bitrate::from_mbps(240)), ..ThesisParams::default() }
 }
 
-/// What a link did; nothing if the client was not given it. Payload is counted as the IP packets that carried it.
+/// Results of a link; empty if the client did not use it. Payload is converted to the IP packets that carry it.
 fn link_outcome(spec: &marline_sim::spec::LinkSpec, simulated: &[Simulated]) -> LinkOutcome {
     let did = simulated.iter().find(|link| link.name == spec.name);
     let mtu = spec.mtu.bytes();

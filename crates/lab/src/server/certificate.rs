@@ -1,7 +1,7 @@
-//! The laboratory's own certificate authority, and the server's certificate signed by it.
+//! Certificate authority of the lab, and the server's certificate that it signs.
 //!
-//! Made anew for each lab in a few milliseconds; the `openssl` program was not used because a stranger's machine may
-//! lack it, and because starting it takes longer than signing.
+//! Both are created anew for each lab in a few milliseconds. The `openssl` program was not used, because it may not
+//! be installed, and starting it takes longer than signing.
 
 use std::fs;
 use std::io;
@@ -12,17 +12,17 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use crate::network::{SERVER, SERVER_V6};
 use crate::wan_topology;
 
-/// Where a server may stand beside [`SERVER`]: the first place behind it.
+/// The site that a server may use instead of [`SERVER`]: the first one behind it.
 const FIRST_SITE: usize = 1;
 
-/// Where the three files are.
+/// Paths of the three PEM files.
 #[derive(Clone, Debug)]
 pub(super) struct ServerCertificate {
-    /// The authority's certificate, for clients.
+    /// Certificate of the authority, for clients.
     pub(super) ca_file: PathBuf,
-    /// The server's certificate.
+    /// Certificate of the server.
     pub(super) cert_file: PathBuf,
-    /// The server's key.
+    /// Private key of the server.
     pub(super) key_file: PathBuf,
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_files_in_pem() {
+    fn the_three_files_are_pem() {
         let directory = tempfile::tempdir().unwrap();
         let files = ServerCertificate::create(directory.path()).unwrap();
         for (file, kind) in

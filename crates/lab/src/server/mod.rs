@@ -1,4 +1,4 @@
-//! What stands at the other end: a real nginx, or any command.
+//! The server of a lab: nginx, or any shell command.
 
 mod certificate;
 mod listener;
@@ -26,14 +26,14 @@ pub use payload::Payload;
 pub use temp_dir::TempDir;
 pub(crate) use temp_dir::remove_stale_dirs;
 
-/// A server is given this long to listen.
+/// Time that a server has to start listening.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running server.
 #[derive(Debug)]
 pub(crate) struct LabServer {
     child: Child,
-    /// Its files; none for a command.
+    /// nginx's files; `None` for a command.
     temp_dir: Option<TempDir>,
     ca_file: Option<PathBuf>,
     address: Ipv4Addr,
@@ -41,8 +41,8 @@ pub(crate) struct LabServer {
 }
 
 impl LabServer {
-    /// Starts what the description asks for, and waits until it listens.
-    /// `mptcp`: nginx's port 80 speaks it. `place`: where it stands.
+    /// Starts the service and waits until it listens. With `mptcp`, nginx accepts MPTCP on port 80. The server runs
+    /// at site `site_number`.
     pub(crate) fn start(
         service: &Service,
         mptcp: bool,
@@ -50,7 +50,7 @@ impl LabServer {
         networks: &Namespaces,
         pid_namespace: &PidNamespace,
     ) -> Result<Option<Self>, LabError> {
-        let no_such = || LabError::Server(format!("there is no place {site_number}"));
+        let no_such = || LabError::Server(format!("there is no site {site_number}"));
         let site = ServerSite {
             network: networks.site(site_number).ok_or_else(no_such)?,
             address: wan_topology::site_address(site_number),
@@ -72,7 +72,8 @@ impl LabServer {
         let (root, name) = if path.is_dir() {
             (path.clone(), String::new())
         } else {
-            // A link in a directory of its own, so that nothing else of the file's directory is served.
+            // A symbolic link in an otherwise empty directory, so that nothing else in the file's directory is
+            // served.
             let root = folder.path().join("www");
             fs::create_dir(&root).map_err(step())?;
             let name = path.file_name().unwrap_or_default();
@@ -109,19 +110,20 @@ impl LabServer {
 
     fn start_command(line: &str, site: &ServerSite<'_>) -> Result<Self, LabError> {
         let mut command = Command::new("sh");
-        // Standard output belongs to the client's command.
+        // Standard output belongs to the client's command, so the server's goes to standard error.
         command.arg("-c").arg(line).stdin(Stdio::null()).stdout(io::stderr());
         let child = spawn(&mut command, site);
         let child = child.map_err(|source| LabError::Start { program: line.into(), source })?;
         let mut server = Self { child, temp_dir: None, ca_file: None, address: site.address, path: String::new() };
         match server.wait(site.network, has_listener) {
             Ok(true) => Ok(server),
-            Ok(false) => Err(server.into_error(&format!("`{line}` does not listen on any port"))),
+            Ok(false) => Err(server.into_error(&format!("`{line}` does not listen on any port in time"))),
             Err(error) => Err(server.into_error(&format!("`{line}`: {error}"))),
         }
     }
 
-    /// Waits until it is ready; false when it takes too long, an error when it ends.
+    /// Waits until `ready` returns true; false if that takes longer than [`LISTEN_TIMEOUT`], an error if the
+    /// process ends.
     fn wait(&mut self, network: &NetNs, ready: impl Fn() -> bool + Send) -> io::Result<bool> {
         let child = &mut self.child;
         network.run(move || {
@@ -139,7 +141,7 @@ impl LabServer {
         })
     }
 
-    /// The error, once the room has killed what may still run.
+    /// Kills the process and returns the error, with the last line of standard error.
     fn into_error(mut self, what: &str) -> LabError {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -150,17 +152,17 @@ impl LabServer {
         }
     }
 
-    /// `http://` address of what is served.
+    /// The HTTP URL of what is served.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/{}", self.address, self.path)
     }
 
-    /// The same over TLS.
+    /// The HTTPS URL of what is served.
     pub(crate) fn secure_url(&self) -> String {
         format!("https://{}/{}", self.address, self.path)
     }
 
-    /// The certificate authority that vouches for it.
+    /// Certificate file of the authority that signed the server's certificate.
     pub(crate) fn ca_file(&self) -> Option<&Path> {
         self.ca_file.as_deref()
     }
@@ -171,14 +173,14 @@ impl LabServer {
     }
 }
 
-/// Where a server stands.
+/// Network, address and PID namespace of a server.
 struct ServerSite<'a> {
     network: &'a NetNs,
     address: Ipv4Addr,
     pid_namespace: &'a PidNamespace,
 }
 
-/// Starts a program there.
+/// Starts a program at the site.
 fn spawn(command: &mut Command, site: &ServerSite<'_>) -> io::Result<Child> {
     site.network.run(|| {
         site.pid_namespace.enter()?;
@@ -186,7 +188,7 @@ fn spawn(command: &mut Command, site: &ServerSite<'_>) -> io::Result<Child> {
     })
 }
 
-/// Whether a TCP socket listens or a UDP socket is bound in the network of this thread.
+/// Whether a TCP socket listens or a UDP socket is bound in the network namespace of this thread.
 fn has_listener() -> bool {
     let has = |table: &str, state: &str| {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
@@ -195,7 +197,7 @@ fn has_listener() -> bool {
     has("tcp", "0A") || has("tcp6", "0A") || has("udp", "07") || has("udp6", "07")
 }
 
-/// The program's path, also from the places where only root looks.
+/// Path of a program; also searches the directories that only root has in `PATH`.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
@@ -207,7 +209,7 @@ fn last_line(file: &Path) -> String {
     text.lines().last().unwrap_or_default().trim().to_string()
 }
 
-/// A file's name as it stands in a URL (RFC 3986 §2.1).
+/// A file name, percent-encoded for a URL (RFC 3986 section 2.1).
 fn percent_encoded(name: &str) -> String {
     const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
     utf8_percent_encode(name, RESERVED).to_string()

@@ -1,7 +1,7 @@
-//! A temporary directory in memory that ends with the lab, or at the latest with the next one.
+//! Temporary directory in memory that is removed with the lab, or at the latest by the next lab.
 //!
-//! `Drop` removes it. After `kill -9` nothing of ours runs any more: but the lock that its owner held is free then,
-//! and whoever starts the next lab, or makes the next folder, removes those whose lock is free.
+//! `Drop` removes it. After `kill -9` no code of this process runs any more, but the lock that it held is released.
+//! The next lab, or the next temporary directory, removes the directories whose lock is free.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FlockOperation, flock};
 
 const PREFIX: &str = "marline-lab-";
-/// In memory.
+/// Directory in memory.
 const SHM: &str = "/dev/shm";
 
-/// Removes what killed labs left, in both places where [`Folder`]s are made.
+/// Removes what killed labs left behind, in both directories where a [`TempDir`] can be.
 pub(crate) fn remove_stale_dirs() {
     remove_stale_in(Path::new(SHM));
     remove_stale_in(&std::env::temp_dir());
 }
 
-/// A directory of this process's own.
+/// A temporary directory that only this process uses.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,
@@ -28,10 +28,11 @@ pub struct TempDir {
 }
 
 impl TempDir {
-    /// Makes one: in `/dev/shm`, so that no disk takes part in a measurement, else where temporary files go.
+    /// Creates a directory in `/dev/shm`, so that no disk affects a measurement, otherwise in the system's
+    /// temporary directory.
     ///
     /// # Errors
-    /// Neither place can be written.
+    /// Neither directory is writable.
     pub fn new() -> io::Result<Self> {
         Self::create_in(Path::new(SHM)).or_else(|_| Self::create_in(&std::env::temp_dir()))
     }
@@ -46,7 +47,8 @@ impl TempDir {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 other => other?,
             }
-            // Between the two calls another lab may take it for an abandoned one: then there is a next number.
+            // Before it is locked, another lab may take the new directory for an abandoned one and remove it. Then
+            // the loop tries the next number.
             if let Ok(lock) = File::open(&path)
                 && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
                 && path.exists()
@@ -56,7 +58,7 @@ impl TempDir {
         }
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -68,7 +70,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Removes what labs left that were killed.
+/// Removes the directories of killed labs in `parent`.
 fn remove_stale_in(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abandoned_folder_is_removed_by_the_next_one_and_a_living_one_is_not() {
+    fn an_abandoned_directory_is_removed_by_the_next_one_and_a_locked_one_is_kept() {
         let parent = tempfile::tempdir().unwrap();
         let abandoned = parent.path().join("marline-lab-0-0");
         let foreign = parent.path().join("something-else");

@@ -264,7 +264,7 @@ mod tests {
         };
         assert_eq!(
             serde_json::to_string(&interface).unwrap(),
-            r#"{"name":"docker0","index":7,"kind":"other","addresses":["172.17.0.1"],"v4":null,"v6":null,"metered":{"metered":true,"source":"network_manager_guess"},"emulated":false,"verdict":"unused","reason":"bridge"}"#
+            r#"{"name":"docker0","index":7,"kind":"other","addresses":["172.17.0.1"],"route_v4":null,"route_v6":null,"metered":{"metered":true,"source":"network_manager_guess"},"emulated":false,"verdict":"unused","reason":"bridge"}"#
         );
         assert_eq!(interface.usability.to_string(), "not used: it is a bridge to containers or virtual machines");
     }

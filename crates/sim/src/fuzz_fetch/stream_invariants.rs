@@ -117,6 +117,5 @@ impl StreamInvariants {
 /// How long an honest link may be idle while the player is buffering: servers request pauses, and it takes time to
 /// detect broken links.
 const MAX_STARVATION: Duration = Duration::from_secs(12);
-/// How long the first frame may wait for unmetered links when metered bytes are minimized (`--minimise
-/// metered-bytes`).
+/// How long the first frame may wait for unmetered links when metered bytes are minimized (`--goal cost`).
 const METERED_START_WAIT: Duration = Duration::from_secs(2);

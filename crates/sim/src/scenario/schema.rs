@@ -167,12 +167,13 @@ fn read_case(table: &CaseTable, defaults: &CaseTable, offset: usize) -> Result<C
         }
         sigma.push((link, rate));
     }
-    let floor = table.threshold.as_ref().or(defaults.threshold.as_ref());
-    let floor =
-        floor.map(|floor| read_threshold(floor.get_ref()).map_err(|p| (floor.span().start, p))).transpose()?;
-    let peer = table.baseline.as_ref().or(defaults.baseline.as_ref());
-    let peer = peer.map(|peer| Baseline { name: peer.name.clone(), times_ideal: peer.ideal });
-    Ok(Case { name, links, events, size: size.get_ref().0, threshold: floor, baseline: peer, sigma })
+    let threshold = table.threshold.as_ref().or(defaults.threshold.as_ref());
+    let threshold = threshold
+        .map(|threshold| read_threshold(threshold.get_ref()).map_err(|p| (threshold.span().start, p)))
+        .transpose()?;
+    let baseline = table.baseline.as_ref().or(defaults.baseline.as_ref());
+    let baseline = baseline.map(|baseline| Baseline { name: baseline.name.clone(), times_ideal: baseline.ideal });
+    Ok(Case { name, links, events, size: size.get_ref().0, threshold, baseline, sigma })
 }
 
 /// Names are used in file names, so only safe characters are allowed.
@@ -200,8 +201,9 @@ fn read_threshold(table: &ThresholdTable) -> Result<Threshold, String> {
         (None, (Some(median), Some(worst)), (None, None, None), None) => {
             Ok(Threshold::TimesAria2 { median, worst })
         }
-        (None, (None, None), (Some(share), Some(plus), most), None) => {
-            Ok(Threshold::TimesCurl { factor: share, extra_time: plus.0.0, max_time: most.map(|most| most.0.0) })
+        (None, (None, None), (Some(factor), Some(extra_time), max_time), None) => {
+            let max_time = max_time.map(|max_time| max_time.0.0);
+            Ok(Threshold::TimesCurl { factor, extra_time: extra_time.0.0, max_time })
         }
         (None, (None, None), (None, None, None), Some(rss)) => Ok(Threshold::MaxRss(rss.0)),
         _ => {

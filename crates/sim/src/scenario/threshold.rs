@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// A condition on the result of a case.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Threshold {
     /// Maximum ratio to the ideal time.
     TimesIdeal(f64),

@@ -68,7 +68,7 @@ pub(super) struct AccelArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_JOBS)))]
     jobs: u16,
     /// The server's congestion control where a row does not name one: cubic, bbr or reno.
-    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    #[arg(long = "congestion", value_name = "NAME", default_value = "cubic")]
     cc: Congestion,
     /// Only what is compared with: no accelerator.
     #[arg(long)]

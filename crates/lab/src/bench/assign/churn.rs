@@ -1,7 +1,7 @@
-//! The case `churn`: boxes come and go, and each second all are matched anew.
+//! Case `churn` of `bench assign`: a share of the edges is replaced each second, and all edges are matched again.
 //!
-//! In: how many, how fast, what staying is worth. Out: what is missing to each second's bound, who moved, what it took; the second
-//! half of the time counts, and the two quarters of it tell a drift.
+//! The result is the gap to each second's upper bound, the share of edges that moved, and the CPU time. Only the
+//! second half of the time counts; comparing its two quarters reveals a drift.
 
 use std::time::Duration;
 
@@ -16,30 +16,30 @@ use super::{CANDIDATES_PER_EDGE, FleetSize, parse_time};
 use crate::html_report::Table;
 use crate::runner::command::{notice, print_line};
 
-/// What there is to choose of it.
+/// Options of the case.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ChurnArgs {
-    /// Relays and boxes of `churn`.
+    /// Number of relays and edges of `churn`.
     #[arg(long, value_name = "SIZE", default_value = "500/100000")]
     churn_size: FleetSize,
-    /// Its load.
+    /// Load of `churn`: demand of the edges divided by the capacity of the relays.
     #[arg(long, value_name = "SHARE", default_value = "120%")]
     churn_load: Ratio,
-    /// How long it goes on, simulated.
+    /// Simulated time of `churn`.
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = parse_time)]
     churn_time: Duration,
-    /// Which share of boxes is replaced each second.
-    #[arg(long, value_name = "SHARE", default_value = "1%")]
+    /// Share of edges that `churn` replaces each second.
+    #[arg(long = "replaced", value_name = "SHARE", default_value = "1%")]
     replace_share: Ratio,
-    /// κ: a box moves only for more than this share of the rate that it has.
+    /// κ: an edge moves only for a gain above this share of its present rate.
     #[arg(long, value_name = "SHARE", default_value = "0%")]
     kappa: Ratio,
-    /// And for more than this, whatever its rate.
-    #[arg(long, value_name = "RATE", default_value = "300kbit/s")]
+    /// An edge moves only for a gain above this, whatever its rate.
+    #[arg(long = "fee", value_name = "RATE", default_value = "300kbit/s")]
     min_gain: Bitrate,
 }
 
-/// One second.
+/// Result of one second.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct ChurnSecond {
     gap: f64,
@@ -47,7 +47,7 @@ struct ChurnSecond {
     cpu_s: f64,
 }
 
-/// Plays it, prints its table, and gives all seconds.
+/// Runs the case, prints its table, and returns the results of all seconds.
 pub(super) fn run(args: &ChurnArgs) -> impl Serialize + use<> {
     let FleetSize { relays, edges } = args.churn_size;
     let spec = FleetSpec {
@@ -132,7 +132,7 @@ fn table(args: &ChurnArgs, seconds: &[ChurnSecond]) -> Table {
     }
 }
 
-/// Candidates looked at for each box in the first matching, and in each second. measured on 500 relays and 100,000 boxes over ten
-/// minutes: 60 leave 0.25 % and take some 80 ms.
+/// Candidates examined per edge in the first matching, and in each second. Measured with 500 relays and 100,000
+/// edges over ten minutes: with 60 the gap is 0.25 %, in some 80 ms.
 const FIRST_STEPS_PER_EDGE: u64 = 1000;
 const STEPS_PER_EDGE: u64 = 60;

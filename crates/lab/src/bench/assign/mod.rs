@@ -1,18 +1,20 @@
-//! `marline-lab bench assign`: how near the matching of boxes and relays comes to the best one, and what it costs.
+//! `marline-lab bench assign`: how close the assignment of edges to relays comes to the optimum, and what it costs.
 //!
-//! | case | what | beside |
+//! | case | what | compared with |
 //! |---|---|---|
-//! | `match` | drawn fleets: what is missing to the bound when the processor time is over | greedy by density; BASS's Algorithm 1 cut off; its random baseline |
-//! | `churn` | one of a hundred boxes replaced each second, all matched anew | bounds of what is missing, of who moves, of time |
+//! | `match` | generated fleets: gap to the upper bound when the CPU time is used up | greedy by density; BASS's Algorithm 1, truncated; its random baseline |
+//! | `churn` | one percent of the edges replaced each second, all matched again | thresholds for the gap, the moved edges and the time |
 //!
-//! 1. Fleets are drawn from numbers (`marline_sim::fleet`), a seed for each run. Loads are what boxes would send to their best
-//!    relays over what relays have.
-//! 2. Time is this thread's processor time; the clock is read between steps of the solver.
-//! 3. Small fleets (100 boxes) are judged by the best plan: after its time is over the solver goes on until that is proved.
-//! 4. Algorithm 1 generates all plans and never ends beyond a dozen boxes; it is cut off after ten thousand, the first of which
-//!    is what boxes get that choose in the order in which they came.
+//! 1. Fleets are generated (`marline_sim::fleet`) with one seed per run. The load is what edges would send to their
+//!    best relays, divided by the capacity of the relays.
+//! 2. Time is the CPU time of this thread; the clock is read between steps of the solver.
+//! 3. Small fleets (up to 100 edges) are compared with the optimum: after its time the solver continues until the
+//!    optimum is proved.
+//! 4. Algorithm 1 generates all plans and does not end in practice with more than a dozen edges. It is truncated
+//!    after ten thousand plans. The first plan gives each edge its choice in the order of arrival.
 //!
-//! Nothing is emulated: no privilege is needed, and a busy machine changes no plan but those that its caches delay.
+//! Nothing is emulated, so no privileges are needed. A busy machine affects only results that are limited by CPU
+//! time, through its caches.
 
 mod churn;
 
@@ -37,14 +39,14 @@ use crate::result_file::ResultFile;
 use crate::results::HostInfo;
 use crate::runner::command::{notice, print_line};
 
-/// `marline-lab bench assign`.
+/// Options of `marline-lab bench assign`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct AssignArgs {
-    /// Only these: match, churn.
+    /// Only these cases: match, churn.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Relays and boxes of `match`.
+    /// Number of relays and edges of `match`.
     #[arg(
         long = "size",
         value_name = "LIST",
@@ -52,31 +54,31 @@ pub(super) struct AssignArgs {
         default_value = "8/60,50/1000,500/100000,1000/1000000"
     )]
     sizes: Vec<FleetSize>,
-    /// What boxes would send over what relays have.
+    /// Load of `match`: demand of the edges divided by the capacity of the relays.
     #[arg(long = "load", value_name = "LIST", value_delimiter = ',', default_value = "50%,90%,120%,200%")]
     loads: Vec<Ratio>,
-    /// Fleets of each size and load; without it 20 of up to 100 boxes, 5 of up to 10,000, else 1.
+    /// Number of fleets of each size and load [default: 20 for up to 100 edges, 5 for up to 10,000, otherwise 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Processor time of a matching; without it 1s, and 8s from a million boxes on.
+    /// CPU time of a matching [default: 1s, and 8s from a million edges on].
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     cpu: Option<Duration>,
     #[command(flatten)]
     churn: churn::ChurnArgs,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 const AFTER_HELP: &str = "\
-All of it takes some six minutes on one core and 0.4 GB of memory. For a look: `marline-lab bench assign --size 50/1000`.
-Needs no privilege and no program. The exit code is 0 whatever the figures are.";
+The full benchmark takes some six minutes on one core and 0.4 GB of memory. Shorter: `marline-lab bench assign --size 50/1000`.
+Needs no privileges and no other programs. The exit code does not depend on the figures.";
 
 fn parse_time(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|_| "is no duration such as 8s".to_owned())
+    parse_duration(text).map_err(|_| "is not a duration such as 8s".to_owned())
 }
 
-/// Relays and boxes, `500/100000`.
+/// Number of relays and edges, written as `500/100000`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 struct FleetSize {
     relays: usize,
@@ -90,7 +92,7 @@ impl FromStr for FleetSize {
         let parts = s.split_once('/').and_then(|(relays, edges)| Some((relays.parse().ok()?, edges.parse().ok()?)));
         match parts {
             Some((relays, boxes)) if relays > 0 && boxes > 0 => Ok(Self { relays, edges: boxes }),
-            _ => Err(format!("`{s}` is no number of relays and boxes such as 500/100000")),
+            _ => Err(format!("`{s}` is not a number of relays and edges such as 500/100000")),
         }
     }
 }
@@ -101,7 +103,7 @@ impl fmt::Display for FleetSize {
     }
 }
 
-/// One fleet, matched.
+/// Result of matching one fleet.
 #[derive(Clone, Debug, Serialize)]
 struct MatchResult {
     size: FleetSize,
@@ -110,10 +112,10 @@ struct MatchResult {
     candidates: usize,
     gain: Bitrate,
     upper_bound: Bitrate,
-    /// The gain of the best plan, where it is proved.
+    /// Gain of the optimum, if it is proved.
     optimal_gain: Option<Bitrate>,
     hit_share: Ratio,
-    /// The share of boxes whose γ is 1 in that best plan.
+    /// Share of edges with γ = 1 (assigned to their best relay) in the optimum.
     optimal_hit_share: Option<Ratio>,
     cpu_s: f64,
     density_gain: Bitrate,
@@ -122,7 +124,7 @@ struct MatchResult {
 }
 
 impl MatchResult {
-    /// What is missing to the best plan if that is known, else at most missing.
+    /// Gap of a gain to the optimum if it is known, otherwise to the upper bound.
     fn gap_of(&self, gain: Bitrate) -> f64 {
         let best = self.optimal_gain.unwrap_or(self.upper_bound).bits_per_sec();
         if best == 0 { 0.0 } else { 1.0 - gain.bits_per_sec() as f64 / best as f64 }
@@ -163,6 +165,7 @@ pub(super) fn run(args: &AssignArgs) -> Result<u8, LabError> {
     Ok(0)
 }
 
+/// Number of fleets; small ones are matched more often because their results vary more.
 fn default_runs(size: FleetSize) -> u32 {
     match size.edges {
         0..=100 => 20,
@@ -175,6 +178,7 @@ fn default_time(size: FleetSize) -> Duration {
     Duration::from_secs(if size.edges < 1_000_000 { 1 } else { 8 })
 }
 
+/// Generates and matches one fleet, within this CPU time.
 fn match_fleet(size: FleetSize, load: Ratio, seed: u64, cpu: Duration) -> MatchResult {
     let spec = fleet::FleetSpec {
         relay_count: size.relays,
@@ -219,7 +223,7 @@ fn match_fleet(size: FleetSize, load: Ratio, seed: u64, cpu: Duration) -> MatchR
     result
 }
 
-/// The gain of the best plan; none: it was not proved in time.
+/// Continues until the optimum is proved and returns its gain; `None` if [`MAX_PROOF_TIME`] was not enough.
 fn prove_optimum(solver: &mut Solver<'_>) -> Option<Bitrate> {
     let cpu_at_start = clock::thread_time();
     loop {
@@ -261,8 +265,8 @@ fn table_row(fleets: &[MatchResult]) -> Vec<String> {
     ]
 }
 
-/// How many boxes have the best relay that there is for them; of proved fleets beside how many have it in the best plan, and
-/// whether the floor is met where there is one.
+/// The share of edges that have their best relay. If the optimum is proved, also that share in the optimum, and
+/// whether the threshold is met if there is one.
 fn hit_share_cell(fleets: &[MatchResult]) -> String {
     let mean =
         |value: &dyn Fn(&MatchResult) -> f64| fleets.iter().map(value).sum::<f64>() / fleets.len().max(1) as f64;
@@ -282,12 +286,13 @@ fn hit_share_cell(fleets: &[MatchResult]) -> String {
     format!("{:.1}%, best plan {:.1}%{verdict}", our_share * 100.0, optimal_share * 100.0)
 }
 
-/// The floor of γ at [`GAMMA_LOAD`] with 8 relays and 60 boxes: nine of ten boxes, else two points less than the best plan's at most.
+/// Threshold of γ at [`GAMMA_LOAD`] with 8 relays and 60 edges: 90 % of the edges, or at most two points less than
+/// in the optimum.
 fn meets_hit_threshold(our_share: f64, optimal_share: f64) -> bool {
     our_share >= 0.9 || our_share >= optimal_share - 0.02
 }
 
-/// What is asked for, as a part of the best plan (100 boxes) or of the bound.
+/// Largest permitted gap to the optimum (up to 100 edges) or to the upper bound, as a fraction.
 fn gap_threshold(size: FleetSize, load: Ratio) -> Option<f64> {
     let percent = load.ppm() / 10_000;
     match (size.relays, size.edges) {
@@ -329,17 +334,17 @@ fn table(rows: Vec<Vec<String>>) -> Table {
     }
 }
 
-/// How many relays boxes measure.
+/// Number of relays that each edge has measured.
 const CANDIDATES_PER_EDGE: std::ops::RangeInclusive<u64> = 3..=8;
-/// The most boxes of a fleet whose best plan is looked for.
+/// Largest fleet for which the optimum is searched, in edges.
 const MAX_PROVED_EDGES: usize = 100;
-/// The load at which γ has a floor.
+/// The load at which γ has a threshold.
 const GAMMA_LOAD: Ratio = Ratio::from_percent(50);
-/// Work between two looks at the clock: about a millisecond.
+/// Work of the solver between two readings of the clock: about a millisecond.
 const WORK_PER_CLOCK_READ: u64 = 200_000;
-/// Processor time of a proof, beyond the matching's own.
+/// CPU time of a proof, after the time of the matching.
 const MAX_PROOF_TIME: Duration = Duration::from_secs(60);
-/// Rule 4.
+/// Number of plans after which Algorithm 1 is truncated (rule 4).
 const MAX_PLANS: u64 = 10_000;
 
 #[cfg(test)]
@@ -347,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_relays_over_boxes() {
+    fn a_size_is_written_as_relays_slash_edges() {
         assert_eq!("8/60".parse(), Ok(FleetSize { relays: 8, edges: 60 }));
         for bad in ["8", "0/60", "8/0", "8/60/1", "a/b", ""] {
             assert!(bad.parse::<FleetSize>().is_err(), "{bad}");
@@ -355,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_fleet_is_matched_and_proved() {
+    fn a_small_fleet_is_matched_optimally_with_proof() {
         let size = FleetSize { relays: 3, edges: 10 };
         let matched = match_fleet(size, Ratio::from_percent(90), 1, Duration::from_secs(1));
         assert_eq!(matched.optimal_gain, Some(matched.gain));
@@ -365,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn gamma_is_judged_where_it_has_a_floor_and_beside_the_best_plans() {
+    fn gamma_is_compared_with_its_threshold_and_the_optimum() {
         assert!(
             meets_hit_threshold(0.9, 1.0) && meets_hit_threshold(0.85, 0.865) && !meets_hit_threshold(0.85, 0.88)
         );

@@ -1,13 +1,14 @@
-//! The relay's processor time for a gigabyte of upload, beside haproxy's in TLS mode, without any emulation.
+//! CPU time of the relay per gigabyte of upload, compared with haproxy in TLS mode, without emulation.
 //!
 //! ```text
-//! socat (TLS, client's certificate) ─▶ marline relay | haproxy ─▶ socat, which throws it away
+//! socat (TLS with client certificate) ─▶ marline relay | haproxy ─▶ socat, which discards the data
 //! ```
 //!
-//! 1. Both in the same run and the same network namespace, in turns, one thread each, TLS 1.3 with the same certificates, the
-//!    same client over TCP: MPTCP's own cost would be the kernel's, and the same for both.
-//! 2. haproxy forwards TCP to a fixed server; the relay reads a CONNECT before it. Both verify the client's certificate.
-//! 3. Processor time is the process's own with the kernel's on its behalf (`/proc/PID/stat`), before and after.
+//! 1. Both run in the same network namespace and in turns, with one thread each, TLS 1.3 and the same certificates.
+//!    The client uses TCP: the cost of MPTCP is in the kernel, and the same for both.
+//! 2. haproxy forwards TCP to a fixed server; the relay first reads a CONNECT. Both verify the client's
+//!    certificate.
+//! 3. CPU time is that of the process in user and kernel mode (`/proc/PID/stat`), before and after.
 
 use std::io;
 use std::path::Path;
@@ -22,6 +23,7 @@ use crate::fleet::{FleetProcess, LabFleet};
 use crate::server::find_program;
 use crate::{Lab, LabError, runner::command::notice};
 
+/// Checks that haproxy and socat are installed.
 pub(super) fn check_installed() -> Result<(), LabError> {
     for (program, package) in [("haproxy", "haproxy"), ("socat", "socat")] {
         find_program(program).ok_or(LabError::MissingProgram { program: program.into(), package })?;
@@ -29,7 +31,7 @@ pub(super) fn check_installed() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Where each listens, and where both send to.
+/// Addresses of relay and haproxy, and of the server that both forward to.
 const RELAY_ADDRESS: &str = "10.99.0.11:4443";
 const HAPROXY_ADDRESS: &str = "10.99.0.11:4500";
 const SINK_ADDRESS: &str = "10.99.0.1:9000";
@@ -67,7 +69,7 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
             }
             let (cpu_before, start) = (process.cpu_time(), Instant::now());
             let result = send_zeros(fleet.lab(), folder, address, name == "marline", bench.cpu_bytes);
-            // What is in the sockets still is carried.
+            // Data that is still in socket buffers has to be forwarded before the CPU time is read.
             std::thread::sleep(SETTLE_TIME);
             match result {
                 Err(error) => report.problem("cpu up", name, run, &error),
@@ -83,10 +85,10 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
     Ok(())
 }
 
-/// chosen: loopback's buffers are empty long before.
+/// Chosen: much longer than it takes to empty the buffers of loopback connections.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 
-/// Sends so many zeros through who listens there; an error if not all were taken.
+/// Sends `bytes` zeros through the proxy at `address`; an error if not all were accepted.
 fn send_zeros(lab: &Lab, folder: &Path, address: &str, uses_connect: bool, bytes: u64) -> io::Result<()> {
     let head = if uses_connect {
         format!("CONNECT {SINK_ADDRESS} HTTP/1.1\\r\\nHost: {SINK_ADDRESS}\\r\\n\\r\\n")
@@ -107,7 +109,7 @@ fn send_zeros(lab: &Lab, folder: &Path, address: &str, uses_connect: bool, bytes
     Err(io::Error::other(format!("the client: {}: {stderr}", output.status)))
 }
 
-/// haproxy with the relay's own certificate.
+/// Starts haproxy with the relay's certificate.
 fn start_haproxy(
     folder: &Path,
     start: &dyn Fn(&str, &mut Command) -> Result<FleetProcess, LabError>,
@@ -121,7 +123,7 @@ fn start_haproxy(
     let mut command = Command::new(program);
     command.args(["-db", "-f"]).arg(folder.join("haproxy.cfg"));
     let mut haproxy = start("haproxy", &mut command)?;
-    // It says nothing when it listens.
+    // haproxy logs nothing when it is ready.
     std::thread::sleep(SETTLE_TIME);
     match haproxy.exit_reason() {
         Some(reason) => Err(LabError::Server(format!("haproxy: {reason}"))),
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn haproxy_does_what_the_relay_does() {
+    fn haproxy_is_configured_like_the_relay() {
         let text = haproxy_config(Path::new("/place"));
         for word in ["nbthread 1", "verify required", "ssl-min-ver TLSv1.3", "crt /place/haproxy.pem", SINK_ADDRESS]
         {

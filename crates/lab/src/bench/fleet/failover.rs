@@ -1,13 +1,14 @@
-//! The relay in use is gone, and a program begins a new flow: how long until its first bytes are back.
+//! Case `killed` of `bench fleet`: the relay in use disappears, and a program opens a new flow. Measured is the
+//! time until its first bytes return.
 //!
-//! | row | how it is gone |
+//! | row | how the relay disappears |
 //! |---|---|
-//! | `kill -9` | its process is killed; its host answers with resets |
-//! | `vanished` | its host answers nothing any more |
+//! | `kill -9` | its process is killed; its host responds with RST |
+//! | `vanished` | its host no longer responds |
 //!
-//! 1. Before, one flow through the relay works, so that the edge has connections to it that wait ready.
-//! 2. Five flows begin one after the other right afterwards: the first one meets what was ready, the later ones what the edge
-//!    has learnt. The slowest counts.
+//! 1. Before that, a flow through the relay works, so that the edge has ready connections to it.
+//! 2. Then five flows are opened one after the other. The first one gets a ready connection that is dead, the later
+//!    ones depend on what the edge has learned. The slowest one counts.
 
 use std::time::Duration;
 
@@ -70,16 +71,16 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
     Ok(())
 }
 
-/// A flow that works, and time for the edge to have others ready.
+/// Opens a flow, gives the edge time to prepare further connections, and opens another flow.
 fn warm_up(fleet: &LabFleet) -> Result<(), String> {
     client_flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT)?;
     std::thread::sleep(WARM_UP_TIME);
     client_flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT).map(drop)
 }
 
-/// chosen: some round trips.
+/// Chosen: several RTTs.
 const WARM_UP_TIME: Duration = Duration::from_secs(1);
-/// chosen: more than the edge keeps ready.
+/// Chosen: more than the number of ready connections that the edge keeps.
 const FLOW_COUNT: u32 = 5;
-/// A flow that needs this long has not worked.
+/// A flow that takes longer has failed.
 const FLOW_TIMEOUT: Duration = Duration::from_secs(30);

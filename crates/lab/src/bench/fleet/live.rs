@@ -1,10 +1,11 @@
-//! Live video by RTMP over links none of which could carry it, undisturbed (`live`) and while links fail (`cut`).
+//! Cases `live` and `cut` of `bench fleet`: live video over RTMP, over links none of which could carry it alone. In
+//! `live` the links work, in `cut` they fail in turn.
 //!
-//! 1. `live` plays at the two ends of what is asked for: at 1.3 times the best link, and at 0.85 of all links together, both
-//!    counted in payload (1448 of 1500 bytes).
-//! 2. `cut` plays at 1.3 times the best of three equal links: two of them carry it while the third is away. The first link fails,
-//!    works again, then the second one does; both in one way.
-//! 3. A stream that was not whole is a problem, and not a figure.
+//! 1. `live` uses both limits of the requirement: 1.3 times the best link, and 0.85 of all links together, counted
+//!    in payload (1448 of 1500 bytes).
+//! 2. `cut` uses 1.3 times the best of three equal links, which two links can carry while the third is down. The
+//!    first link fails and recovers, then the second one, in the same way.
+//! 3. An incomplete stream is reported as a problem, not as a figure.
 
 use std::time::Duration;
 
@@ -16,15 +17,15 @@ use super::{FleetBench, is_interrupted, parse_link};
 use crate::LabError;
 use crate::live::{Broadcast, BroadcastConfig, FailureMode, LinkFailure, broadcast, two_failures};
 
-/// Mbit/s from the client, round trips in milliseconds.
+/// Uplink rate in Mbit/s and RTT in milliseconds of each link.
 const UNEQUAL_LINKS: [(u32, u32); 3] = [(4, 30), (3, 60), (2, 100)];
 const EQUAL_LINKS: [(u32, u32); 3] = [(4, 30), (4, 50), (4, 80)];
 
-/// chosen: an encoder before a camera, which cannot wait as ffmpeg does before a test picture, holds about two seconds of frames
+/// Chosen: a live encoder cannot block as ffmpeg does with a test picture. It holds about two seconds of frames
 /// before it drops some.
 const MAX_ENCODER_LAG_S: f64 = 2.0;
 
-/// Of a link's rate is payload at an MTU of 1500 bytes.
+/// Share of a link's rate that is TCP payload at an MTU of 1500 bytes.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 
 fn links(rates: [(u32, u32); 3]) -> Vec<LinkSpec> {
@@ -35,11 +36,12 @@ fn links(rates: [(u32, u32); 3]) -> Vec<LinkSpec> {
     rates.iter().enumerate().map(spec).collect()
 }
 
-/// This many times the best link, and this share of all of them.
+/// This factor times the payload rate of the best link.
 fn times_best_link(rates: [(u32, u32); 3], times: f64) -> Bitrate {
     payload_rate(rates.iter().map(|(up, _)| *up).max().unwrap_or(0), times)
 }
 
+/// This share of the payload rate of all links.
 fn share_of_all_links(rates: [(u32, u32); 3], share: f64) -> Bitrate {
     payload_rate(rates.iter().map(|(up, _)| *up).sum(), share)
 }
@@ -48,7 +50,7 @@ fn payload_rate(mbps: u32, share: f64) -> Bitrate {
     Bitrate::from_bits_per_sec((f64::from(mbps) * 1e6 * PAYLOAD_SHARE * share) as u64)
 }
 
-/// The case `live`.
+/// Case `live`: the links work.
 pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), LabError> {
     let rows = [
         ("1.3 × best", times_best_link(UNEQUAL_LINKS, 1.3)),
@@ -79,9 +81,9 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
     Ok(())
 }
 
-/// The case `cut`.
+/// Case `cut`: the links fail in turn.
 pub(super) fn run_failures(bench: &FleetBench, report: &mut ReportTable) -> Result<(), LabError> {
-    // Twelve seconds at least: two failures of two seconds each, with time between them.
+    // At least twelve seconds: two failures of two seconds each, with time between them.
     let config = BroadcastConfig {
         length: Duration::from_secs(u64::from(bench.seconds / 5).max(12)),
         rate: times_best_link(EQUAL_LINKS, 1.3),
@@ -110,7 +112,7 @@ pub(super) fn run_failures(bench: &FleetBench, report: &mut ReportTable) -> Resu
     Ok(())
 }
 
-/// One broadcast, and what is asked of all of them; none: the user wants an end.
+/// Runs one broadcast and adds the figures that apply to all of them; `None` if the user interrupted.
 fn run_broadcast(
     bench: &FleetBench,
     report: &mut ReportTable,
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_lie_where_they_are_asked_for() {
+    fn stream_rates_match_the_requirement() {
         let best = payload_rate(4, 1.0).bits_per_sec() as f64;
         let all = payload_rate(9, 1.0).bits_per_sec() as f64;
         let (low, high) = (
@@ -158,7 +160,7 @@ mod tests {
             share_of_all_links(UNEQUAL_LINKS, 0.85).bits_per_sec() as f64,
         );
         assert!((low / best - 1.3).abs() < 1e-6 && (high / all - 0.85).abs() < 1e-6);
-        // While one of three is away, two of four carry it.
+        // While one of the three links is down, the other two carry the stream.
         assert!(
             (times_best_link(EQUAL_LINKS, 1.3).bits_per_sec() as f64)
                 < 0.7 * payload_rate(8, 1.0).bits_per_sec() as f64

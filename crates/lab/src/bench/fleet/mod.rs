@@ -1,19 +1,20 @@
-//! `marline-lab bench fleet`: what is asked of `marline edge` and `marline relay`, over emulated uplinks with real round trips.
+//! `marline-lab bench fleet`: thresholds of `marline edge` and `marline relay`, over emulated uplinks with
+//! realistic RTTs.
 //!
-//! | case | what | floor |
+//! | case | what | threshold |
 //! |---|---|---|
-//! | `upload` | 8+8 and 5+10+3 Mbit/s up, round trips of 20 to 120 ms | 0.92 of the sum of the links' single goodputs |
+//! | `upload` | 8+8 and 5+10+3 Mbit/s up, RTT 20 to 120 ms | 0.92 of the sum of the links' single goodputs |
 //! | | 20+2 Mbit/s up | 0.97 of the better link alone |
-//! | `download` | the same links the other way | the same |
-//! | `live` | ffmpeg's RTMP at 1.3 times the best link, and at 0.85 of all links | all received, no frame dropped |
-//! | `cut` | a link is cut in mid-stream, works again, then another one is | no disconnect; a stall of 1.5 s, silent 2.5 s |
-//! | `failover` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
-//! | `cpu` | the relay's processor time for a gigabyte, without emulation | 1.5 × haproxy's |
+//! | `download` | the same links in the other direction | the same |
+//! | `live` | RTMP from ffmpeg at 1.3 times the best link, and at 0.85 of all links | all received, no frame dropped |
+//! | `cut` | a link fails during the stream and recovers, then another one | no disconnect; a stall of at most 1.5 s, silent 2.5 s |
+//! | `killed` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
+//! | `cpu` | CPU time of the relay per gigabyte, without emulation | 1.5 × haproxy's |
 //!
-//! 1. Each figure is beside what it is compared with, from the same run; who is compared takes turns, in fresh labs.
-//! 2. Bytes are counted where they arrive.
-//! 3. A figure decides no exit code: it is 1 only if something could not be done at all, or a stream was not whole. Suspect
-//!    runs are named.
+//! 1. Each figure is compared with others from the same run; the compared clients take turns, in fresh labs.
+//! 2. Bytes are counted at the receiver.
+//! 3. The figures do not affect the exit code. It is 1 only if something could not be measured or a stream was
+//!    incomplete. Unreliable runs are marked.
 
 mod cpu;
 mod failover;
@@ -34,28 +35,28 @@ use crate::results::Backend;
 use crate::runner::command::prepare_run;
 use crate::{Congestion, LabError};
 
-/// `marline-lab bench fleet`.
+/// Options of `marline-lab bench fleet`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FleetArgs {
-    /// Only these: upload, download, live, cut, killed, cpu, all; or one of their rows, `upload 20+2`.
+    /// Only these cases: upload, download, live, cut, killed, cpu, all; or one of their rows, `upload 20+2`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Repetitions.
+    /// Number of repetitions.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// So long are the streams of `live`; those of `cut` are a fifth of it.
+    /// Length of the streams of `live` in seconds; those of `cut` take a fifth of it.
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(10..))]
     seconds: u32,
-    /// So long an upload or a download takes at the links' rates.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Time in seconds of an upload or download at the rates of the links.
+    #[arg(long = "transfer", value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     transfer_seconds: u32,
-    /// Each once and short: a look, not a measurement.
+    /// One short run per case: a first impression, not a measurement.
     #[arg(long, conflicts_with_all = ["runs", "seconds", "transfer_seconds"])]
     quick: bool,
-    /// Congestion control at both ends: cubic, bbr or reno.
+    /// Congestion control of client and server: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: Congestion,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, visible_alias = "out", value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -63,13 +64,13 @@ pub(super) struct FleetArgs {
 /// The cases, in the order of the table.
 const CASES: [&str; 6] = ["upload", "download", "live", "cut", "killed", "cpu"];
 
-/// What all cases have in common.
+/// Settings of all cases.
 struct FleetBench {
     cases: Cases,
     runs: u32,
     seconds: u32,
     transfer_seconds: u32,
-    /// Gigabytes of `cpu`, in bytes.
+    /// Bytes that the case `cpu` transfers.
     cpu_bytes: u64,
     congestion: Congestion,
     program: PathBuf,
@@ -92,7 +93,7 @@ impl FleetBench {
         }
     }
 
-    /// So many relays, named to the edge.
+    /// Configuration of a fleet whose edge gets this many relays on its command line.
     fn fleet_config<'a>(&'a self, links: &'a [LinkSpec], relays: u8, run: u32) -> FleetConfig<'a> {
         FleetConfig {
             links,
@@ -105,7 +106,7 @@ impl FleetBench {
         }
     }
 
-    /// Whether this row of a case is wanted.
+    /// Whether this row of a case is selected.
     fn is_selected(&self, case: &str, row: &str) -> bool {
         self.cases.is_selected(case, row)
     }
@@ -116,7 +117,7 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
     let cases = wanted.selected_cases();
     let file = ResultFile::open_if(args.json.as_ref())?;
     prepare_run(Backend::Lab)?;
-    // Asked before anything is measured: what is missing is said at once.
+    // Check before the first measurement, so that a missing program is reported at once.
     for case in &cases {
         match *case {
             "live" | "cut" => crate::live::check_installed()?,

@@ -1,13 +1,14 @@
-//! Uploads and downloads through edge and relay over all links, over each of them alone, and without either.
+//! Cases `upload` and `download` of `bench fleet`: transfers through edge and relay over all links, over each link
+//! alone, and with plain TCP.
 //!
-//! | who | what |
+//! | client | what it uses |
 //! |---|---|
 //! | `marline` | edge and relay, all links |
-//! | `edge:LINK` | edge and relay, this link alone |
+//! | `edge:LINK` | edge and relay, only this link |
 //! | `tcp:LINK` | plain TCP over this link, to the same server |
 //!
-//! Each takes what its links carry in the same time. In all, it counts from before its connection; `from 3 s on` is beside it,
-//! for windows that open.
+//! Each client transfers what its links carry in the same time. The total rate counts from before the connection;
+//! the rate `from 3 s on` is reported beside it, after windows have opened.
 
 use std::time::Duration;
 
@@ -19,18 +20,18 @@ use crate::fleet::LabFleet;
 use crate::fleet::client_flow::{ClientTransport, Direction, transfer};
 use crate::{Lab, LabError, LabSpec};
 
-/// Links of a row: Mbit/s the way that is measured, and round trip in milliseconds.
+/// Row of the table. Links are given as Mbit/s in the measured direction and RTT in milliseconds.
 struct TransferRow {
     name: &'static str,
     links: &'static [(u32, u32)],
     threshold: RateThreshold,
 }
 
-/// What is asked of it.
+/// Threshold of a row.
 enum RateThreshold {
-    /// This of the sum of the single goodputs.
+    /// This share of the sum of the goodputs of single links.
     OfSum(f64),
-    /// This of the better link alone.
+    /// This share of the better link alone.
     OfBest(f64),
 }
 
@@ -42,10 +43,11 @@ const ROWS: [TransferRow; 5] = [
     TransferRow { name: "20+2 120/20 ms", links: &[(20, 120), (2, 20)], threshold: RateThreshold::OfBest(0.97) },
 ];
 
-/// So long the edge is up before. chosen: its connections to the relay are ready, over all links; a box is on before its stream.
+/// Time that the edge runs before the transfer. Chosen: its connections to the relay are ready over all links, as
+/// with an edge that was started before a stream.
 const EDGE_WARM_UP: Duration = Duration::from_secs(3);
 
-/// As modems do: much more towards the client, when that is not what is measured.
+/// The links of a row. The direction that is not measured has a fixed rate, as asymmetric access links have.
 fn links(row: &TransferRow, direction: Direction) -> Vec<LinkSpec> {
     let spec = |(at, (rate, rtt)): (usize, &(u32, u32))| {
         let kind = if at == 0 { "wifi" } else { "lte" };
@@ -73,7 +75,7 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable, direction: Direc
     Ok(())
 }
 
-/// The case's name.
+/// Name of the case.
 fn case(direction: Direction) -> &'static str {
     match direction {
         Direction::Up => "upload",
@@ -81,7 +83,7 @@ fn case(direction: Direction) -> &'static str {
     }
 }
 
-/// Over what.
+/// What a transfer uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TransferClient {
     All,
@@ -89,7 +91,7 @@ enum TransferClient {
     TcpOver(usize),
 }
 
-/// In turns: who begins changes with each run.
+/// The clients of a run; the first one changes with each run.
 fn client_order(links: usize, run: u32) -> Vec<TransferClient> {
     let single_links = (0..links).flat_map(|at| [TransferClient::EdgeOver(at), TransferClient::TcpOver(at)]);
     let mut clients: Vec<TransferClient> = [TransferClient::All].into_iter().chain(single_links).collect();
@@ -183,7 +185,7 @@ fn threshold(row: &TransferRow, links: &[LinkSpec]) -> Threshold {
     }
 }
 
-/// The bytes that so many Mbit/s carry in so many seconds.
+/// Bytes transferred at these rates (Mbit/s) in this time.
 fn bytes_at_rates(rates: impl IntoIterator<Item = u32>, seconds: u32) -> u64 {
     rates.into_iter().map(u64::from).sum::<u64>() * 125_000 * u64::from(seconds)
 }
@@ -193,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_takes_what_its_links_carry_in_the_same_time() {
+    fn each_client_transfers_what_its_links_carry_in_the_same_time() {
         let all = links(&ROWS[2], Direction::Up);
         assert_eq!(bytes_at_rates([5, 10, 3], 20), 18_000_000 / 8 * 20);
         let names: Vec<String> = client_order(3, 0).into_iter().map(|who| client_name(who, &all)).collect();
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn floors_are_about_the_links_alone() {
+    fn thresholds_refer_to_single_links() {
         let names = vec!["edge:l0".to_owned(), "edge:l1".to_owned()];
         let threshold = |row: &TransferRow| format!("{:?}", threshold(row, &links(row, Direction::Up)));
         assert_eq!(threshold(&ROWS[0]), format!("{:?}", Threshold::AtLeastSum(0.92, names.clone())));

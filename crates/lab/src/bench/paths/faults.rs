@@ -1,13 +1,14 @@
-//! Trouble in mid-download: how long until it is mended, and whether the download is whole in the end.
+//! Case `faults` of `bench paths`: a fault during a download. Measured are the time to recovery and whether the
+//! download is complete.
 //!
-//! | row | the trouble | mended |
+//! | row | fault | recovered when |
 //! |---|---|---|
-//! | `carrier` | Wi-Fi's device goes down | payload comes over LTE |
-//! | `silence` | Wi-Fi loses everything, at 150 ms of round trip; LTE was never used | payload comes over LTE |
-//! | `silence of one with a standby` | the same; LTE is suspended | payload comes over LTE |
-//! | `priority` | the first packet that suspends a link or takes it up again is lost | it is sent again |
-//! | `killed` | the daemon is killed with `kill -9` and started again | the connection is among its own |
-//! | `events` | the daemon is stopped while thousands of connections come and go | a new connection is among its own |
+//! | `carrier` | the Wi-Fi device goes down | payload arrives over LTE |
+//! | `silence` | Wi-Fi drops all packets, at an RTT of 150 ms; LTE was not used before | payload arrives over LTE |
+//! | `silence of one with a standby` | the same, with LTE suspended | payload arrives over LTE |
+//! | `priority` | the first packet that suspends or resumes a link (MP_PRIO) is lost | it is sent again |
+//! | `killed` | the daemon is killed with `kill -9` and started again | it manages the connection |
+//! | `events` | the daemon is stopped while thousands of connections come and go | it manages a new connection |
 
 use std::io;
 use std::path::Path;
@@ -26,26 +27,26 @@ use crate::runner::command::notice;
 use crate::server::Payload;
 use crate::{EmulationReport, Lab, LabError};
 
-/// One kind of trouble.
+/// One kind of fault.
 struct FaultCase {
     name: &'static str,
     links: [&'static str; 2],
     events: &'static [&'static str],
-    /// When it comes.
+    /// When the fault occurs, since the start of the download.
     starts_at: Duration,
-    /// How long it may take to mend.
+    /// Largest permitted time to recovery, in seconds.
     threshold_s: f64,
     metric: &'static str,
     inject: fn(&Lab, &mut PathsDaemon, Duration) -> Result<Recovery, String>,
 }
 
-/// When the trouble was mended.
+/// How the time of recovery is determined.
 enum Recovery {
-    /// After this time.
+    /// It is known: recovery took this time.
     After(Duration),
-    /// When payload came over LTE after this time of the download.
+    /// Recovery is the first payload over LTE after this time of the download.
     OverLte(Duration),
-    /// When a request for another priority that was lost is sent again.
+    /// Recovery is the repetition of a lost MP_PRIO request.
     PrioResent,
 }
 
@@ -82,7 +83,7 @@ const FAULTS: [FaultCase; 6] = [
         links: ["wifi,rate=1Mbit/s,up=5Mbit/s,rtt=40ms,queue=60kB", "lte,rate=8Mbit/s,up=5Mbit/s,rtt=70ms"],
         events: &["10s:wifi=rate=20Mbit/s"],
         starts_at: Duration::from_secs(1),
-        // What was promised: half a second and two drains, of 100 ms of queue and a round trip.
+        // The promised retransmission time: half a second, and twice a drain time of 100 ms queue plus one RTT.
         threshold_s: 0.5 + 2.0 * 0.17,
         metric: "s until it is asked again",
         inject: lose_mp_prio,
@@ -123,6 +124,7 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
     Ok(())
 }
 
+/// Runs one fault with one variant and adds its figures.
 fn run_fault(
     bench: &PathsBench<'_>,
     report: &mut ReportTable,
@@ -144,11 +146,12 @@ fn run_fault(
         Ok(finished) => finished,
         Err(reason) => {
             report.problem(&case, &variant_name, run, &format!("the download did not finish: {reason}"));
+            // A download that ends with an error counts as a failure of the whole run.
             return Ok(());
         }
     };
     if got.sha256.as_deref() != Some(payload.sha256()) {
-        report.problem(&case, &variant_name, run, &"the bytes are others");
+        report.problem(&case, &variant_name, run, &"wrong bytes");
         return Ok(());
     }
     let recovery_time = recovery.and_then(|mended| recovery_time(&mended, &emulation));
@@ -181,7 +184,7 @@ fn run_fault(
 
 type FaultResult = (Result<Recovery, String>, Result<DownloadResult, String>);
 
-/// A download, and the trouble in its middle.
+/// Runs a download and injects the fault during it.
 fn inject_during_download(
     lab: &Lab,
     daemon: &mut PathsDaemon,
@@ -199,12 +202,12 @@ fn inject_during_download(
             std::thread::sleep(Duration::from_millis(10));
         }
         let mended = (fault.inject)(lab, daemon, start.elapsed());
-        let result = download.join().unwrap_or_else(|_| Err(io::Error::other("the client broke down")));
+        let result = download.join().unwrap_or_else(|_| Err(io::Error::other("the client's thread panicked")));
         (mended, result.map_err(|error| error.to_string()))
     }))
 }
 
-/// How long it took; none: LTE was in use when Wi-Fi failed, so that nothing was to be mended.
+/// Time to recovery; `None` if LTE was already in use when Wi-Fi failed, so that nothing had to recover.
 fn recovery_time(recovery: &Recovery, emulation: &EmulationReport) -> Result<Option<Duration>, String> {
     let lte = emulation.links.get(1).ok_or("there is no LTE")?;
     match recovery {
@@ -215,11 +218,13 @@ fn recovery_time(recovery: &Recovery, emulation: &EmulationReport) -> Result<Opt
             if payload_samples().any(|sign| sign.at <= *failed_at && sign.at + IN_USE_WINDOW > *failed_at) {
                 return Ok(None);
             }
+            // The first payload sample after the failure marks the switch to LTE.
             let first_sample =
-                payload_samples().find(|sign| sign.at > *failed_at).ok_or("nothing came over LTE")?;
+                payload_samples().find(|sign| sign.at > *failed_at).ok_or("no payload arrived over LTE")?;
             Ok(Some(first_sample.at - *failed_at))
         }
         Recovery::PrioResent => {
+            // The time from a dropped request to the next one with the same content, for the link that lost one first.
             let losses = emulation.links.iter().filter_map(|link| {
                 let lost_request = link.mp_prio_requests.iter().find(|asked| asked.is_dropped)?;
                 let mut later_requests =
@@ -231,13 +236,13 @@ fn recovery_time(recovery: &Recovery, emulation: &EmulationReport) -> Result<Opt
                         .map(|next_request| next_request.at - lost_request.at),
                 ))
             });
-            let (_, delay) = losses.min_by_key(|(at, _)| *at).ok_or("nobody asked for another priority")?;
-            delay.map(Some).ok_or_else(|| "it was not asked again".into())
+            let (_, delay) = losses.min_by_key(|(at, _)| *at).ok_or("no MP_PRIO was sent")?;
+            delay.map(Some).ok_or_else(|| "MP_PRIO was not sent again".into())
         }
     }
 }
 
-/// A link over which nothing came for so long is not in use.
+/// A link without payload for this long is not in use.
 const IN_USE_WINDOW: Duration = Duration::from_secs(1);
 
 fn lose_carrier(lab: &Lab, _: &mut PathsDaemon, now: Duration) -> Result<Recovery, String> {
@@ -261,14 +266,15 @@ fn kill_daemon(lab: &Lab, daemon: &mut PathsDaemon, _: Duration) -> Result<Recov
     wait_until_managed(lab, daemon, restarted_at)
 }
 
-/// Stops the daemon, lets many connections come and go, begins one that stays, and lets it go on.
+/// Stops the daemon (SIGSTOP), opens and closes many connections so that netlink events are lost, opens one that
+/// stays, and continues the daemon.
 fn overflow_events(lab: &Lab, daemon: &mut PathsDaemon, _: Duration) -> Result<Recovery, String> {
     let pid = daemon.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).ok_or("the daemon is gone")?;
     let tokens_before = managed_tokens(lab, daemon);
     kill_process(pid, Signal::STOP).map_err(|error| error.to_string())?;
     let open_connection = || -> io::Result<Connection> {
         let mut connection = Connection::open(SocketProtocol::Mptcp, Duration::from_secs(10))?;
-        // It is told of once it has sent something.
+        // The kernel announces an MPTCP connection only after it has sent data.
         let stop = StopCondition { limit: Duration::from_secs(10), stop_after: None, wants_sha256: false };
         match connection.get("nothing-of-this-name", Instant::now(), stop) {
             Err(error) if error.kind() == io::ErrorKind::Other => Ok(connection),
@@ -294,23 +300,23 @@ fn overflow_events(lab: &Lab, daemon: &mut PathsDaemon, _: Duration) -> Result<R
     let _connection = connection.map_err(|error| format!("many connections: {error}"))?;
     let deadline = resumed_at + Duration::from_secs(20);
     while Instant::now() < deadline {
-        // The download may have ended meanwhile: not how many there are decides, but who.
+        // The download may have ended meanwhile, so their number is not conclusive: search for a new token.
         if managed_tokens(lab, daemon).iter().any(|token| !tokens_before.contains(token)) {
             return Ok(Recovery::After(resumed_at.elapsed()));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    Err("the new connection is not known after 20 s".into())
+    Err("the daemon does not manage the new connection after 20 s".into())
 }
 
-/// The connections that the daemon knows, by their tokens.
+/// Tokens of the connections that the daemon manages.
 fn managed_tokens(lab: &Lab, daemon: &PathsDaemon) -> Vec<String> {
     let status = daemon.status(lab).unwrap_or_default();
     let connections = status["connections"].as_array().cloned().unwrap_or_default();
     connections.iter().filter_map(|connection| connection["token"].as_str().map(str::to_owned)).collect()
 }
 
-/// Connections that the daemon steers.
+/// Number of connections that the daemon manages.
 fn managed_count(lab: &Lab, daemon: &PathsDaemon) -> u64 {
     daemon.status(lab).unwrap_or_default()["counts"]["managed"].as_u64().unwrap_or(0)
 }
@@ -322,12 +328,12 @@ fn wait_until_managed(lab: &Lab, daemon: &PathsDaemon, since: Instant) -> Result
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    Err("it was not adopted within 20 s".into())
+    Err("the daemon did not adopt the connection within 20 s".into())
 }
 
-/// Enough for half a minute of both links.
+/// Enough for half a minute over both links.
 const DOWNLOAD_BYTES: u64 = 40_000_000;
-/// Threads, and connections of each: more events than a socket's buffer holds.
+/// Number of threads, and of connections per thread: more events than the netlink socket's buffer holds.
 const FLOOD_THREADS_AND_CONNECTIONS: (u32, u32) = (20, 200);
 
 #[cfg(test)]
@@ -335,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_is_written_as_the_lab_understands_it() {
+    fn the_links_and_events_of_every_fault_parse() {
         for fault in &FAULTS {
             assert!(fault.links.iter().all(|words| words.parse::<LinkSpec>().is_ok()), "{}", fault.name);
             assert!(fault.events.iter().all(|words| words.parse::<LinkEvent>().is_ok()), "{}", fault.name);

@@ -1,16 +1,18 @@
-//! `marline-lab bench paths`: what is asked of `marline paths`, over kernel MPTCP and emulated links with real round trips.
+//! `marline-lab bench paths`: thresholds of `marline paths`, over kernel MPTCP and emulated links with realistic
+//! RTTs.
 //!
-//! | case | what | beside |
+//! | case | what | compared with |
 //! |---|---|---|
-//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, Wi-Fi either one, and 20+20 and 20+5 over 150 ms; profile throughput | the better link alone; the kernel's endpoints; mptcpd |
-//! | `suspend` | bytes over LTE after Wi-Fi has become good | nothing but control |
-//! | `small` | 256 KB, good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints; mptcpd |
-//! | `faults` | carrier loss, silence, a lost priority, a killed daemon, lost events | bounds in seconds |
-//! | `scale` | a thousand and ten thousand connections, a hundred of them active | bounds of processor and memory |
+//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, each rate once on Wi-Fi, and 20+20 and 20+5 with RTT 150 ms; goal throughput | the better link alone; the kernel's endpoints; mptcpd |
+//! | `suspend` | bytes over LTE after Wi-Fi has become good | only control packets permitted |
+//! | `small` | 256 KB over good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints; mptcpd |
+//! | `faults` | loss of carrier, silent link, lost MP_PRIO, killed daemon, lost events | thresholds in seconds |
+//! | `scale` | a thousand and ten thousand connections, a hundred of them active | thresholds of CPU and memory |
 //!
-//! 1. The sender's congestion control is chosen (`--congestion`); nothing else of it is ours to change.
+//! 1. The sender's congestion control can be selected (`--congestion`); nothing else of the sender is changed.
 //! 2. Clients take turns within each repetition; medians are compared.
-//! 3. A figure decides no exit code: it is 1 only if something could not be done at all. Suspect runs are named.
+//! 3. The figures do not affect the exit code. It is 1 only if something could not be measured. Unreliable runs are
+//!    marked.
 
 mod faults;
 mod scale;
@@ -33,36 +35,36 @@ use crate::results::Backend;
 use crate::runner::command::{notice, prepare_run};
 use crate::{Congestion, LabError};
 
-/// `marline-lab bench paths`.
+/// Options of `marline-lab bench paths`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct PathsArgs {
-    /// Only these: unequal, suspend, small, faults, scale, all; or one of their rows, `unequal 50+5`.
+    /// Only these cases: unequal, suspend, small, faults, scale, all; or one of their rows, `unequal 50+5`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Repetitions.
+    /// Number of repetitions.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// How much is downloaded each time in `unequal`.
+    /// Size of each download of `unequal`.
     #[arg(long, value_name = "SIZE", default_value = "100MB")]
     size: DataSize,
-    /// The server's congestion control: cubic, bbr or reno.
+    /// Congestion control of the server: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: Congestion,
-    /// So many connections in `scale`.
+    /// Number of connections in `scale`.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000")]
     connections: Vec<u32>,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the daemon's decisions into files in this folder, for `marline replay`.
-    #[arg(long, value_name = "FOLDER")]
+    /// Write the daemon's decision logs into this directory, for `marline replay`.
+    #[arg(long = "trace", value_name = "FOLDER")]
     trace_dir: Option<PathBuf>,
 }
 
 /// The cases, in the order of the table.
 const CASES: [&str; 5] = ["unequal", "suspend", "small", "faults", "scale"];
 
-/// What all cases have in common.
+/// Settings of all cases.
 struct PathsBench<'a> {
     args: &'a PathsArgs,
     cases: Cases,
@@ -70,7 +72,7 @@ struct PathsBench<'a> {
 }
 
 impl PathsBench<'_> {
-    /// A place with these links.
+    /// Configuration of a testbed with these links.
     fn testbed_config<'s>(
         &'s self,
         links: &'s [LinkSpec],
@@ -89,7 +91,7 @@ impl PathsBench<'_> {
         }
     }
 
-    /// A place in which somebody decides; none: it could not be had, which is told.
+    /// Starts a testbed. `None` if that failed, which is reported as a problem, or if mptcpd is not installed.
     fn start_testbed(
         &self,
         report: &mut ReportTable,
@@ -109,7 +111,7 @@ impl PathsBench<'_> {
         testbed.map_err(|reason| report.problem(case, &variant.name(config.links), run, &reason)).ok()
     }
 
-    /// Whether this row of a case is wanted.
+    /// Whether this row of a case is selected.
     fn is_selected(&self, case: &str, row: &str) -> bool {
         self.cases.is_selected(case, row)
     }
@@ -123,7 +125,7 @@ pub(super) fn run(args: &PathsArgs) -> Result<u8, LabError> {
         return Err(LabError::MissingProgram { program: "nginx".into(), package: "nginx-light" });
     }
     if Mptcpd::program().is_none() {
-        notice("mptcpd is not installed (package mptcpd): it is left out");
+        notice("mptcpd is not installed (package mptcpd): its rows are omitted");
     }
     let program = crate::program::marline()?;
     let bench = PathsBench { args, cases, program };

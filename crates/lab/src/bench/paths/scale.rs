@@ -1,10 +1,8 @@
-//! What the daemon itself needs: many connections, a hundred of them active.
+//! Case `scale` of `bench paths`: CPU and memory of the daemon with many connections, a hundred of them active.
 //!
-//! In: how many. Out: its processor time as a share of a core, and its memory.
-//!
-//! 1. Each connection is a real one of the kernel's, to nginx, which keeps it. All but a hundred have had one small answer
-//!    and are idle. The hundred read a long answer slowly, at [`EACH`].
-//! 2. Memory is counted when all are there; the processor over [`WATCHED`] from then on.
+//! 1. Each connection is a real kernel connection to nginx, which keeps it open. All but a hundred have received
+//!    one small response and are idle. The hundred read a long response slowly, at [`RATE_PER_CONNECTION`].
+//! 2. Memory is measured when all connections are open, CPU during [`MEASURE_TIME`] from then on.
 
 use std::io;
 use std::sync::Mutex;
@@ -68,14 +66,14 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
     Ok(())
 }
 
-/// Raises the bound of open files to what is permitted; says what that is where it is little.
+/// Raises the limit of open files to the permitted maximum; returns that maximum if it may be too small.
 fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     limit.maximum.filter(|max| *max < 12_000)
 }
 
-/// What was seen of the daemon.
+/// Resources that the daemon used.
 struct DaemonUsage {
     cpu_share: f64,
     rss_bytes: f64,
@@ -115,7 +113,7 @@ fn measure(testbed: &Testbed, count: u32, name: &str) -> Result<DaemonUsage, Str
             is_over.store(true, Ordering::Relaxed);
             let mut bytes = 0;
             for reader in readers {
-                bytes += reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader broke down")))?;
+                bytes += reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader's thread panicked")))?;
             }
             let carried = bytes as f64 * 8.0 / 1e6 / (SETTLE_TIME + MEASURE_TIME).as_secs_f64();
             Ok(DaemonUsage {
@@ -130,7 +128,7 @@ fn measure(testbed: &Testbed, count: u32, name: &str) -> Result<DaemonUsage, Str
     usage.map_err(|error| error.to_string())
 }
 
-/// So many connections that have had one answer.
+/// Opens `count` connections, each of which receives one small response.
 fn open_connections(lab: &Lab, count: u32, name: &str) -> io::Result<Vec<Connection>> {
     let connections = Mutex::new(Vec::with_capacity(count as usize));
     lab.run_at_client(|| {
@@ -146,28 +144,28 @@ fn open_connections(lab: &Lab, count: u32, name: &str) -> io::Result<Vec<Connect
                             connection.get(name, Instant::now(), stop)?;
                             connections
                                 .lock()
-                                .map_err(|_| io::Error::other("another one broke down"))?
+                                .map_err(|_| io::Error::other("another thread panicked"))?
                                 .push(connection);
                         }
                         Ok(())
                     })
                 })
                 .collect();
-            threads.into_iter().try_for_each(|thread| {
-                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread broke down")))
-            })
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
         })
     })?;
-    connections.into_inner().map_err(|_| io::Error::other("a thread broke down"))
+    connections.into_inner().map_err(|_| io::Error::other("a thread panicked"))
 }
 
-/// Active connections.
+/// Number of active connections.
 const ACTIVE_CONNECTIONS: u32 = 100;
-/// What each of them reads.
+/// Rate at which each of them reads.
 const RATE_PER_CONNECTION: Bitrate = Bitrate::from_bits_per_sec(200_000);
 const LARGE_FILE_BYTES: u64 = 1_000_000_000;
 const OPENER_THREADS: u32 = 32;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Until all readers have joined whatever they join.
+/// Time for the daemon to add the subflows of all readers.
 const SETTLE_TIME: Duration = Duration::from_secs(6);
 const MEASURE_TIME: Duration = Duration::from_secs(20);

@@ -1,4 +1,5 @@
-//! 256 KB over good and bad links (eMPTCP §5.2): no joules beyond Wi-Fi's, no time beyond MPTCP's.
+//! Case `small` of `bench paths`: 256 KB over good and bad links (eMPTCP section 5.2). No more energy than TCP over
+//! Wi-Fi, no more time than MPTCP.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::mptcp::testbed::{ENERGY_MODEL, PathVariant};
 use crate::results::energy::device_model;
 use crate::server::Payload;
 
-/// The categories (eMPTCP §5.1: bad below 8 Mbit/s), Wi-Fi first; rates in Mbit/s. chosen: amid what was measured there.
+/// The categories (eMPTCP section 5.1: bad means below 8 Mbit/s), with the rates of Wi-Fi and LTE in Mbit/s.
+/// Chosen: in the middle of the rates measured there.
 const CATEGORIES: [(&str, u32, u32); 4] =
     [("bad + bad", 4, 4), ("bad + good", 4, 16), ("good + bad", 16, 4), ("good + good", 16, 16)];
 

@@ -1,7 +1,9 @@
-//! What passes a link that was suspended: LTE joins while Wi-Fi is bad, and is suspended when Wi-Fi becomes good.
+//! Case `suspend` of `bench paths`: traffic on a suspended link. LTE joins while Wi-Fi is bad, and is suspended
+//! when Wi-Fi becomes good.
 //!
-//! 1. What counts as suspended, and from when on, is [`Suspended`]'s.
-//! 2. Ours ends subflows over what is dearer to wake instead of suspending them. So it has two modems, neither of which is.
+//! 1. [`SuspendedTraffic`] defines when a link counts as suspended.
+//! 2. marline closes subflows on links whose promotion costs more energy, instead of suspending them. So it is
+//!    measured with two modems, which cost the same.
 
 use std::time::Duration;
 
@@ -37,7 +39,7 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
             let download = match testbed.download(&name, stop)? {
                 Ok(download) if download.sha256.as_deref() == Some(payload.sha256()) => download,
                 Ok(_) => {
-                    report.problem(CASE, &variant_name, run, &"the bytes are others");
+                    report.problem(CASE, &variant_name, run, &"wrong bytes");
                     continue;
                 }
                 Err(reason) => {

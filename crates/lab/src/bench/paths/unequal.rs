@@ -1,9 +1,9 @@
-//! Links that are far from equal: both together must not be slower than the better one alone, nor than the kernel's own
-//! way with both.
+//! Case `unequal` of `bench paths`: links with very different rates. Both together must not be slower than the
+//! better one alone, nor than the kernel's own path management.
 //!
-//! The kernel's own scheduler often is slower than one link alone (the head of the line waits for the slow link), above all
-//! when the connection begins on the slow one, whose queue at the server holds what was written before the fast one
-//! joined. Links over a long way are there because a window that opens late looks like a slow link.
+//! The kernel's scheduler is often slower than one link alone (head-of-line blocking by the slow link). That holds
+//! above all if the connection starts on the slow link: its queue at the server holds what was written before the
+//! fast link joined. Links with a long RTT are included, because a window that opens late looks like a slow link.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::mptcp::http_client::StopCondition;
 use crate::mptcp::testbed::PathVariant;
 use crate::server::Payload;
 
-/// Rates in Mbit/s and round trips in milliseconds: Wi-Fi's, LTE's.
+/// RTTs in milliseconds of Wi-Fi and LTE; the pairs below have rates in Mbit/s.
 const SHORT_RTTS: [u32; 2] = [30, 60];
 const LONG_RTTS: [u32; 2] = [150, 150];
 const PAIRS: [([u32; 2], [u32; 2]); 8] = [
@@ -47,7 +47,7 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
         let marline_name = PathVariant::MARLINE_THROUGHPUT.name(&links);
         let names = |variants: &[PathVariant]| variants.iter().map(|who| who.name(&links)).collect();
         let late_threshold = Threshold::AtLeastTimes(0.97, names(&[best_link, PathVariant::KernelMptcp]));
-        // Where the first subflow is the slow one, what is in its queue comes late.
+        // If the first subflow is the slow one, the bytes in its queue arrive late.
         let total_threshold =
             if lte > wifi { Threshold::AtLeastTimes(0.93, names(&[best_link])) } else { Threshold::Stated };
         for run in 0..bench.args.runs {
@@ -63,7 +63,7 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
                 match testbed.download(&name, stop_condition(bench, wifi.max(lte)))? {
                     Err(reason) => report.problem(&case, &variant_name, run, &reason),
                     Ok(got) if got.sha256.as_deref() != Some(payload.sha256()) => {
-                        report.problem(&case, &variant_name, run, &"the bytes are others");
+                        report.problem(&case, &variant_name, run, &"wrong bytes");
                     }
                     Ok(download) => {
                         let mbps = |rate: f64| rate * 8.0 / 1e6;
@@ -94,10 +94,10 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
     Ok(())
 }
 
-/// When whoever decides should have found out.
+/// Time after which the path manager should have recognized the link rates.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
-/// Five times what the better link needs.
+/// Time limit: five times what the better link needs, and a minute.
 fn stop_condition(bench: &PathsBench<'_>, mbps: u32) -> StopCondition {
     let seconds = bench.args.size.bytes() * 8 / 1_000_000 / u64::from(mbps) * 5 + 60;
     StopCondition { limit: Duration::from_secs(seconds), stop_after: None, wants_sha256: true }

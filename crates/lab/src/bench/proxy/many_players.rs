@@ -1,9 +1,11 @@
-//! Many players at once, players that do not read, one that pauses: memory, and who is turned away.
+//! Case `crowd` of `bench proxy`: many players at once, clients that do not read, and a player that pauses.
+//! Measured are memory and rejected requests.
 //!
-//! 1. On plain wires: the crowd is the load, not the links.
-//! 2. Two hundred players read as films are read, at [`RATE`]; nobody may stand still or get other bytes.
-//! 3. Six hundred ask and read nothing: windows fill until the bound, and whoever finds no room is told so (503).
-//! 4. One reads, pauses, and reads on to the end: every byte as it is.
+//! 1. It uses plain veth pairs: the number of clients is the load, not the links.
+//! 2. Two hundred players read at [`PLAYBACK_RATE`]; none may stall or get wrong bytes.
+//! 3. Six hundred clients send a request and do not read: windows fill up to the memory limit, and further requests
+//!    are answered with 503.
+//! 4. One player reads, pauses, and reads on to the end; every byte must be correct.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -20,7 +22,7 @@ const DEVICES: [&str; 2] = ["eth0", "eth1"];
 
 pub(super) fn run(report: &mut ProxyReport, runs: u32, pause: Duration) -> Result<(), LabError> {
     let fixture =
-        Mp4Fixture::new(PLAYBACK_RATE, Duration::from_secs(400)).map_err(LabError::at_step("a film in memory"))?;
+        Mp4Fixture::new(PLAYBACK_RATE, Duration::from_secs(400)).map_err(LabError::at_step("a video in memory"))?;
     for run in 0..runs {
         for case in [run_players, run_idle_clients] {
             case(report, &fixture, run)?;
@@ -33,7 +35,7 @@ pub(super) fn run(report: &mut ProxyReport, runs: u32, pause: Duration) -> Resul
     Ok(())
 }
 
-/// So many threads at the client's end, each with its number; their results.
+/// Runs `count` threads in the client namespace, each with its number, and returns their results.
 fn run_threads<T: Send>(
     testbed: &ProxyTestbed,
     count: u32,
@@ -47,7 +49,7 @@ fn run_threads<T: Send>(
                     std::thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, move || work(number))
                 })
                 .collect::<Result<_, _>>()?;
-            let thread_failed = || Err(io::Error::other("a player broke down"));
+            let thread_failed = || Err(io::Error::other("a player's thread panicked"));
             Ok(threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| thread_failed())).collect())
         })
     })
@@ -78,9 +80,9 @@ fn run_players(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) -> Resu
     Ok(())
 }
 
-/// Reads a film at its rate for a while; whether it ever had less than it should.
+/// Reads a video at its rate for a while; returns whether the buffer ever ran empty.
 fn play_at_rate(playback: &Playback<'_>, number: u32) -> io::Result<bool> {
-    // Not all of them at once, which no player does.
+    // Start the players one after the other, because real players do not all start at once.
     std::thread::sleep(Duration::from_millis(u64::from(number) * 5));
     let mut response =
         ProxyResponse::request(playback.proxy, playback.url, 0, &format!("player {number}"))?.expect_success()?;
@@ -88,7 +90,7 @@ fn play_at_rate(playback: &Playback<'_>, number: u32) -> io::Result<bool> {
     let mut buffer = vec![0; 64 * 1024];
     while start.elapsed() < PLAY_TIME {
         let due_bytes = (PLAYBACK_RATE * start.elapsed()).bytes();
-        // It has a second in hand.
+        // The player buffers one second.
         was_late |= response.offset + (PLAYBACK_RATE * Duration::from_secs(1)).bytes() < due_bytes;
         if response.offset > due_bytes + (PLAYBACK_RATE * Duration::from_secs(1)).bytes() {
             std::thread::sleep(Duration::from_millis(100));
@@ -107,7 +109,7 @@ fn run_idle_clients(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) ->
     let results = run_threads(&testbed, IDLE_CLIENTS, |number| {
         std::thread::sleep(Duration::from_millis(u64::from(number) * 5));
         let response = ProxyResponse::request(proxy.address, &url, 0, &format!("sleeper {number}"))?;
-        // Windows fill meanwhile.
+        // Wait while the windows fill up.
         std::thread::sleep(IDLE_TIME);
         Ok(response.status)
     });
@@ -174,7 +176,7 @@ fn run_paused_player(
     Ok(())
 }
 
-/// The most that the proxy has held.
+/// Adds the peak memory of the proxy, compared with its limit.
 fn add_memory_row(report: &mut ProxyReport, case: &str, memory: u64) {
     let row = report.row_mut(
         case,
@@ -186,12 +188,12 @@ fn add_memory_row(report: &mut ProxyReport, case: &str, memory: u64) {
     row.add(false, 512.0 + PROXY_BASE_MB, None);
 }
 
-/// What players read.
+/// Rate at which players read.
 const PLAYBACK_RATE: Bitrate = Bitrate::from_mbps(2);
 const PLAYERS: u32 = 200;
 const IDLE_CLIENTS: u32 = 600;
-/// chosen: long enough for windows to fill and for links to be measured.
+/// Chosen: long enough for windows to fill and for links to be measured.
 const PLAY_TIME: Duration = Duration::from_secs(15);
 const IDLE_TIME: Duration = Duration::from_secs(5);
-/// The program, its certificates and its books, in MB, beside what waits for players.
+/// Memory of the program itself, its certificates and its accounting in MB, besides data that waits for players.
 const PROXY_BASE_MB: f64 = 20.0;

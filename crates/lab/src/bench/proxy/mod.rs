@@ -1,17 +1,18 @@
-//! `marline-lab bench proxy`: what players and programs have of `marline proxy`, beside what they would have without it.
+//! `marline-lab bench proxy`: what `marline proxy` gives players and programs, compared with the same without it.
 //!
-//! | case | what | beside |
+//! | case | what | compared with |
 //! |---|---|---|
-//! | `speed` | a file through the proxy on plain wires, HTTP and HTTPS, one wire and two | `marline get` into a pipe; nginx as a proxy for processor time |
-//! | `start` | the first picture over two links | the better link alone |
-//! | `seek` | the first byte of another offset; HTTP, HTTPS/1.1, HTTP/2 | a loaded round trip of the better link |
-//! | `death` | a link falls silent with 4 MB in the player | nothing may stand still |
-//! | `slow` | a good link with one of 0.3 Mbit/s and 400 ms beside it | the good link alone |
-//! | `many_players` | two hundred players, six hundred that do not read, one that pauses | the bound of memory |
+//! | `speed` | a file through the proxy over veth pairs, HTTP and HTTPS, one link and two | `marline get` into a pipe; nginx as a proxy for CPU time |
+//! | `start` | the first frame over two links | the better link alone |
+//! | `seek` | the first byte at another offset; HTTP, HTTPS/1.1, HTTP/2 | the loaded RTT of the better link |
+//! | `death` | a link drops all packets when the player has buffered 4 MB | no stall permitted |
+//! | `slow` | a good link together with one of 0.3 Mbit/s and 400 ms | the good link alone |
+//! | `crowd` | two hundred players, six hundred clients that do not read, one player that pauses | the memory limit |
 //!
-//! 1. Ours and the reference take turns, beginning with another one each time; medians are compared.
-//! 2. Real kernel TCP and nginx; the player is emulated ([`player`]), its bytes are compared with the file's.
-//! 3. A figure decides no exit code: it is 1 only if something could not be played. Suspect runs are named.
+//! 1. marline and the reference take turns, and each repetition begins with another one; medians are compared.
+//! 2. Kernel TCP and nginx are real; the player is emulated ([`player`]), and every byte is compared with the file.
+//! 3. The figures do not affect the exit code. It is 1 only if something could not be played. Unreliable runs are
+//!    marked.
 
 mod many_players;
 mod mp4_fixture;
@@ -35,46 +36,46 @@ use crate::result_file::ResultFile;
 use crate::results::{Backend, stats};
 use crate::runner::command::{notice, prepare_run};
 
-/// `marline-lab bench proxy`.
+/// Options of `marline-lab bench proxy`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ProxyArgs {
-    /// Only these: speed, start, seek, death, slow, crowd, all.
+    /// Only these cases: speed, start, seek, death, slow, crowd, all.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Repetitions.
+    /// Number of repetitions.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// How much is downloaded each time in `speed`.
+    /// Size of each download of `speed`.
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     size: DataSize,
-    /// How long the player of `many_players` that pauses does so; nginx gives up after a minute.
+    /// Length of the pause in `crowd`; nginx closes the connection after a minute.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_pause)]
     pause: Duration,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 fn parse_pause(text: &str) -> Result<Duration, String> {
-    marline_core::units::parse_duration(text).map_err(|_| "is no duration such as 20s".to_owned())
+    marline_core::units::parse_duration(text).map_err(|_| "is not a duration such as 20s".to_owned())
 }
 
 /// The cases, in the order of the table.
 const CASES: [&str; 6] = ["speed", "start", "seek", "death", "slow", "crowd"];
 
-/// What must hold of a figure, given the reference's.
+/// What a figure must satisfy, relative to the reference.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Threshold {
-    /// At most so many times the reference, and so much more.
+    /// At most this factor times the reference, plus a constant.
     AtMost { times: f64, plus: f64 },
-    /// At least so many times the reference.
+    /// At least this factor times the reference.
     AtLeast { times: f64 },
-    /// It is only stated.
+    /// No threshold; the figure is only reported.
     Stated,
 }
 
-/// One figure over all repetitions.
+/// One metric of one case over all repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ProxyReportRow {
     case: String,
@@ -86,7 +87,7 @@ pub(super) struct ProxyReportRow {
     unreliable_reasons: Vec<String>,
 }
 
-/// All rows so far, and what went wrong.
+/// All rows so far, and the number of failed measurements.
 #[derive(Debug, Default)]
 pub(super) struct ProxyReport {
     rows: Vec<ProxyReportRow>,
@@ -118,7 +119,7 @@ impl ProxyReport {
         &mut self.rows[index]
     }
 
-    /// Something could not be measured.
+    /// Reports a measurement that failed.
     fn problem(&mut self, case: &str, run: u32, reason: &dyn std::fmt::Display) {
         self.problems += 1;
         notice(&format!("{case} run {run}: FAILED: {reason}"));
@@ -126,7 +127,7 @@ impl ProxyReport {
 }
 
 impl ProxyReportRow {
-    /// Our figure, or the reference's; and what makes it doubtful.
+    /// Adds a figure of marline or of the reference, and why it is unreliable, if so.
     fn add(&mut self, marline: bool, figure: f64, unreliable_reason: Option<String>) {
         let name = if marline { "proxy" } else { self.reference_name };
         let note = unreliable_reason.as_ref().map(|reason| format!("; suspect: {reason}")).unwrap_or_default();
@@ -135,7 +136,7 @@ impl ProxyReportRow {
         self.unreliable_reasons.extend(unreliable_reason);
     }
 
-    /// What the floor is, in the figure's own unit.
+    /// The threshold in the unit of the figure.
     fn bound(&self) -> Option<f64> {
         let reference = stats::median(&self.reference)?;
         match self.threshold {
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_met_by_its_median_and_says_so() {
+    fn the_median_decides_whether_a_row_is_met() {
         let mut report = ProxyReport::default();
         let row = report.row_mut("seek", "ms", "loaded round trip", Threshold::AtMost { times: 1.0, plus: 50.0 });
         for figure in [90.0, 119.0, 300.0] {

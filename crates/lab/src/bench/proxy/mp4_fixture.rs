@@ -1,9 +1,9 @@
-//! A film to be played: an MP4 whose head says how long it is, and bytes that look like pictures.
+//! Test video: an MP4 file in memory whose header contains the duration, filled with pseudo-random bytes. Its bytes
+//! are available, so that received data can be compared.
 //!
-//! In: a rate and a length. Out: a file in memory, and its bytes, so that what a player gets can be compared.
-//!
-//! Only the head is real (`ftyp`, `moov` with `mvhd`, the beginning of `mdat`): nothing decodes it here, and a film of any
-//! rate is made in no time. Films of ffmpeg are played by real players in the tests of `marline proxy`.
+//! Only the header is real (`ftyp`, `moov` with `mvhd`, the beginning of `mdat`). Nothing decodes the video here,
+//! and a file of any rate is created at once. The tests of `marline proxy` use videos from ffmpeg with real
+//! players.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use marline_core::units::{Bitrate, DataSize};
 
 use crate::Payload;
 
-/// A film in memory; it ends with this value.
+/// A test video in memory; it is removed with this value.
 #[derive(Debug)]
 pub(super) struct Mp4Fixture {
     payload: Payload,
@@ -25,7 +25,7 @@ pub(super) struct Mp4Fixture {
 }
 
 impl Mp4Fixture {
-    /// A film of this rate and length.
+    /// Creates a video of this rate and length.
     pub(super) fn new(rate: Bitrate, length: Duration) -> io::Result<Self> {
         let payload = Payload::new(rate * length)?;
         File::options().write(true).open(payload.path())?.write_all(&mp4_head(length, rate * length))?;
@@ -33,29 +33,29 @@ impl Mp4Fixture {
         Ok(Self { payload, bytes, rate, length })
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(super) fn path(&self) -> PathBuf {
         self.payload.path()
     }
 
-    /// As a player reckons with it.
+    /// Rate and duration, for the player model.
     pub(super) fn profile(&self) -> io::Result<MediaProfile> {
         MediaProfile::constant(self.rate, self.length).map_err(io::Error::other)
     }
 
-    /// The bytes of its first second, from which on a player shows a picture.
+    /// Size of the first second, which a player needs to show the first frame.
     pub(super) fn first_second(&self) -> DataSize {
         self.rate * Duration::from_secs(1)
     }
 
-    /// Whether these are its bytes at this offset.
+    /// Whether these are the bytes at this offset.
     pub(super) fn matches_at(&self, offset: u64, bytes: &[u8]) -> bool {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         self.bytes.get(start..start.saturating_add(bytes.len())) == Some(bytes)
     }
 }
 
-/// The boxes before the pictures (ISO 14496-12 §8.2.2).
+/// The MP4 boxes before the media data (ISO 14496-12 section 8.2.2).
 fn mp4_head(length: Duration, size: DataSize) -> Vec<u8> {
     let millis = u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
     let mut mvhd = vec![0; 12];
@@ -63,7 +63,7 @@ fn mp4_head(length: Duration, size: DataSize) -> Vec<u8> {
     mvhd.extend(millis.to_be_bytes());
     mvhd.resize(100, 0);
     let mut head = [mp4_box(b"ftyp", b"isom\0\0\0\0isom"), mp4_box(b"moov", &mp4_box(b"mvhd", &mvhd))].concat();
-    // A size of one: the length stands behind the name, in 64 bits.
+    // Size 1 means that the real size follows the box name, in 64 bits.
     let mdat_size = size.bytes().saturating_sub(head.len() as u64);
     head.extend(1_u32.to_be_bytes());
     head.extend(b"mdat");
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_film_says_how_long_it_is_and_knows_its_bytes() {
+    fn a_video_has_an_mp4_header_and_recognizes_its_bytes() {
         let fixture = Mp4Fixture::new(Bitrate::from_mbps(1), Duration::from_secs(2)).unwrap();
         assert_eq!(fixture.bytes.len(), 250_000);
         assert_eq!((&fixture.bytes[4..8], &fixture.bytes[32..36]), (&b"ftyp"[..], &b"mvhd"[..]));

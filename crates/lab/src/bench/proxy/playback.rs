@@ -1,8 +1,9 @@
-//! The cases in which somebody watches: start, seek, a link that dies, a link that is slow.
+//! Cases of `bench proxy` with an emulated player: start, seek, a link that fails, a link that is slow.
 //!
-//! 1. Links as in other benches: Wi-Fi of 20 ms and a queue of 50 ms, LTE of 50 ms and 100 ms.
-//! 2. A loaded round trip is a link's own, and its queue when it is full; of two links the shorter one counts.
-//! 3. Not later means: within [`RESOLUTION`] in the median.
+//! 1. The links are as in the other benchmarks: Wi-Fi with an RTT of 20 ms and a queue of 50 ms, LTE with 50 ms and
+//!    100 ms.
+//! 2. The loaded RTT of a link is its RTT plus its full queue; of two links the smaller one counts.
+//! 3. "Not later" means within [`RESOLUTION`] in the median.
 
 use std::io;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::testbed::{OriginProtocol, ProxyProcess, ProxyTestbed};
 use super::{ProxyReport, Threshold, is_interrupted};
 use crate::LabError;
 
-/// Starts a proxy over these links in a fresh lab, and does something with it.
+/// Starts a proxy over these links in a fresh lab, and runs `work` with it.
 fn with_proxy<T: Send>(
     links: &[&str],
     fixture: &Mp4Fixture,
@@ -43,15 +44,15 @@ fn parse_link(link: &str) -> Result<LinkSpec, LabError> {
 }
 
 fn new_fixture(rate: Bitrate, seconds: u64) -> Result<Mp4Fixture, LabError> {
-    Mp4Fixture::new(rate, Duration::from_secs(seconds)).map_err(LabError::at_step("a film in memory"))
+    Mp4Fixture::new(rate, Duration::from_secs(seconds)).map_err(LabError::at_step("a video in memory"))
 }
 
-/// Ours first in even runs, the reference first in odd ones.
+/// marline first in even runs, the reference first in odd ones.
 fn run_order(run: u32) -> [bool; 2] {
     [run.is_multiple_of(2), !run.is_multiple_of(2)]
 }
 
-/// Two links against the better one alone.
+/// Case `start`: two links against the better one alone.
 pub(super) fn start(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> {
     for (wifi, lte, best_index, rate) in START_CASES {
         let case = format!("start {wifi} + {lte} Mbit/s, film of {rate}");
@@ -61,7 +62,8 @@ pub(super) fn start(report: &mut ProxyReport, runs: u32) -> Result<(), LabError>
         for run in 0..runs {
             for marline in run_order(run) {
                 let links = if marline { &both[..] } else { &both[best_index..=best_index] };
-                // One link cannot carry most of these films: held back for that, it would be no match.
+                // One link cannot carry most of these videos. Without this option the proxy would delay the start
+                // for that reason, and the comparison would be unfair.
                 let proxy_args = if marline { &[][..] } else { &["--start", "fast"][..] };
                 let (result, unreliable_reason) =
                     with_proxy(links, &fixture, run, OriginProtocol::Http, proxy_args, |playback, _| {
@@ -84,7 +86,7 @@ pub(super) fn start(report: &mut ProxyReport, runs: u32) -> Result<(), LabError>
     Ok(())
 }
 
-/// Another offset while both links are busy.
+/// Case `seek`: another offset is requested while both links are busy.
 pub(super) fn seek(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> {
     for (rate, seconds) in [(3, 120), (20, 40)] {
         let fixture = new_fixture(Bitrate::from_mbps(rate * 8 / 5), seconds)?;
@@ -116,7 +118,7 @@ pub(super) fn seek(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> 
     Ok(())
 }
 
-/// How long the first byte of each of three other offsets takes.
+/// Time to the first byte of each of three other offsets.
 fn seek_times(playback: &Playback<'_>) -> io::Result<Vec<Duration>> {
     let mut response = playback.request(0)?;
     let size = playback.fixture.bytes.len() as u64;
@@ -130,7 +132,7 @@ fn seek_times(playback: &Playback<'_>) -> io::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// The shorter round trip of some links whose queues are full, in seconds.
+/// The smallest RTT of these links with full queues, in seconds.
 fn loaded_rtt(links: &[&str]) -> Result<f64, LabError> {
     let mut min = f64::INFINITY;
     for link in links {
@@ -144,7 +146,7 @@ fn loaded_rtt(links: &[&str]) -> Result<f64, LabError> {
     Ok(min)
 }
 
-/// One of two links falls silent once 4 MB wait in the player.
+/// Case `death`: one of two links drops all packets once the player has buffered 4 MB.
 pub(super) fn link_failure(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> {
     for (links, rate, seconds) in FAILURE_CASES {
         let fixture = new_fixture(rate, seconds)?;
@@ -158,7 +160,7 @@ pub(super) fn link_failure(report: &mut ProxyReport, runs: u32) -> Result<(), La
                             if !has_failed && player.buffered() >= BUFFERED_BEFORE_FAILURE {
                                 has_failed = true;
                                 if let ProxyTestbed::Lab(lab) = testbed {
-                                    // The emulator's end would be seen by its report.
+                                    // If the emulator has ended, its report will show that.
                                     let _ = lab.change_link(failing, LinkEventKind::Down);
                                 }
                             }
@@ -186,7 +188,7 @@ pub(super) fn link_failure(report: &mut ProxyReport, runs: u32) -> Result<(), La
     Ok(())
 }
 
-/// A good link with a slow one beside it, against the good one alone.
+/// Case `slow`: a good link together with a slow one, against the good one alone.
 pub(super) fn slow(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> {
     for (rate, share) in [(4, 80), (20, 80)] {
         let fixture =
@@ -220,6 +222,7 @@ pub(super) fn slow(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> 
     Ok(())
 }
 
+/// Adds the figures of one run of `slow`.
 fn add_rows(
     report: &mut ProxyReport,
     case: &str,
@@ -244,15 +247,15 @@ fn add_rows(
     );
 }
 
-/// Rates of Wi-Fi and LTE, which of them is the better one, and the film's rate, in Mbit/s.
+/// Rates of Wi-Fi and LTE, index of the better one, and rate of the video, in Mbit/s.
 const START_CASES: [(u64, u64, usize, u64); 4] = [(3, 3, 0, 5), (20, 20, 0, 32), (8, 2, 0, 8), (2, 8, 1, 8)];
-/// Links of which each carries the film, the film's rate, and how many seconds it lasts.
+/// Two links each of which carries the video, the video's rate, and its length in seconds.
 const FAILURE_CASES: [([&str; 2], Bitrate, u64); 2] = [
     (["wifi,rate=3Mbit/s,rtt=20ms", "lte,rate=3Mbit/s,rtt=50ms"], Bitrate::from_bits_per_sec(2_400_000), 40),
     (["wifi,rate=20Mbit/s,rtt=20ms", "lte,rate=20Mbit/s,rtt=50ms"], Bitrate::from_mbps(16), 20),
 ];
 const BUFFERED_BEFORE_FAILURE: DataSize = DataSize::from_bytes(4_000_000);
-/// Until the links' queues are full.
+/// Time until the queues of the links are full.
 const LOAD_TIME: Duration = Duration::from_secs(4);
-/// What the emulation, two busy cores and the emulated player's own turns blur, in seconds.
+/// Uncertainty in seconds, from the emulation, two busy cores and the polling of the emulated player.
 const RESOLUTION: f64 = 0.01;

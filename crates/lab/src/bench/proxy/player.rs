@@ -1,10 +1,9 @@
-//! An emulated player at the proxy: it reads as a player reads, and reckons when it would have shown what.
+//! Emulated player of `bench proxy`: it reads from the proxy like a player and computes when it would have shown
+//! which frame.
 //!
-//! In: an answer of the proxy. Out: when the first picture came, how often and how long it stood still, when it was over.
-//!
-//! 1. It starts, and starts again, with a second of the film, and reads on until 20 MB wait (GreenBag §IV-C's high
-//!    threshold): most players have more patience at the start and less memory.
-//! 2. Every byte is compared with the film.
+//! 1. It starts, and restarts after a stall, with one second of the video, and reads on until 20 MB are buffered
+//!    (the high threshold of GreenBag, section IV-C). Most players start later and buffer less.
+//! 2. Every byte is compared with the video.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +15,7 @@ use marline_core::units::{self, DataSize};
 use super::mp4_fixture::Mp4Fixture;
 use super::testbed::ProxyResponse;
 
-/// A film and where the proxy has it.
+/// A video and the proxy that serves it.
 #[derive(Clone, Copy)]
 pub(super) struct Playback<'a> {
     pub(super) proxy: SocketAddr,
@@ -24,19 +23,19 @@ pub(super) struct Playback<'a> {
     pub(super) fixture: &'a Mp4Fixture,
 }
 
-/// What a viewer saw.
+/// Results of a playback.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlaybackSummary {
-    /// From the request to the first picture, in seconds.
+    /// Time from the request to the first frame, in seconds.
     pub(super) first_frame_s: f64,
-    /// How often it stood still after that.
+    /// Number of stalls after that.
     pub(super) stalls: u32,
-    /// How long it waited in all, the start included.
+    /// Total buffering time in seconds, including the start.
     pub(super) waited_s: f64,
 }
 
 impl Playback<'_> {
-    /// Plays from the beginning until the end, or until `until` says so; `until` hears of the player each few
+    /// Plays from the beginning to the end, or until `until` returns true. `until` is called every few
     /// milliseconds.
     pub(super) fn play_until(&self, mut until: impl FnMut(&Player) -> bool) -> io::Result<PlaybackSummary> {
         let thresholds = BufferThresholds { low: self.fixture.first_second(), high: Some(DataSize::from_mib(20)) };
@@ -73,7 +72,7 @@ impl Playback<'_> {
         })
     }
 
-    /// Reads for this long as fast as it comes.
+    /// Reads at full speed for this time.
     pub(super) fn read_for(&self, response: &mut ProxyResponse, time: Duration) -> io::Result<()> {
         response.set_timeout(POLL_INTERVAL)?;
         let (start, mut buffer) = (Instant::now(), vec![0; 64 * 1024]);
@@ -86,12 +85,12 @@ impl Playback<'_> {
         Ok(())
     }
 
-    /// Asks for the film from an offset on.
+    /// Requests the video from an offset.
     pub(super) fn request(&self, offset: u64) -> io::Result<ProxyResponse> {
         ProxyResponse::request(self.proxy, self.url, offset, USER_AGENT)?.expect_success()
     }
 
-    /// Leaves an answer and asks for another offset; how long its first byte took.
+    /// Drops a response and requests another offset. Returns the new response and the time to its first byte.
     pub(super) fn seek(&self, previous: ProxyResponse, offset: u64) -> io::Result<(ProxyResponse, Duration)> {
         let start = Instant::now();
         drop(previous);
@@ -100,25 +99,25 @@ impl Playback<'_> {
         Ok((response, start.elapsed()))
     }
 
-    /// Reads some bytes and compares them.
+    /// Reads some bytes and compares them with the video.
     pub(super) fn read(&self, response: &mut ProxyResponse, buffer: &mut [u8]) -> io::Result<()> {
         let offset = response.offset;
         match response.read(buffer)? {
-            0 => Err(io::Error::other(format!("the film broke off at byte {offset}"))),
+            0 => Err(io::Error::other(format!("the video ended at byte {offset}"))),
             length if self.fixture.matches_at(offset, &buffer[..length]) => Ok(()),
-            _ => Err(io::Error::other(format!("wrong bytes behind {offset}"))),
+            _ => Err(io::Error::other(format!("wrong bytes after offset {offset}"))),
         }
     }
 }
 
-/// Nothing has come yet.
+/// Whether the error only means that no data has arrived yet.
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// One player: the proxy tells players apart by what they say of themselves.
+/// Identifies one player: the proxy distinguishes players by their User-Agent.
 const USER_AGENT: &str = "marline-lab bench";
-/// As often as the player's state is looked at.
+/// Interval at which the player's state is updated.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Nothing takes so long.
+/// Longest time without data; nothing in these cases takes so long.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);

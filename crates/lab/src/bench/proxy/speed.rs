@@ -1,7 +1,8 @@
-//! A file through the proxy on plain wires, beside `marline get` into a pipe and nginx as a proxy.
+//! Case `speed` of `bench proxy`: a file through the proxy over veth pairs, compared with `marline get` into a pipe
+//! and with nginx as a proxy.
 //!
-//! 1. The reference reads as the proxy's client does: everything, into nothing.
-//! 2. The proxy's and nginx's processor time are their own, from their start to their end, without their clients'.
+//! 1. The references read everything and discard it, as the client of the proxy does.
+//! 2. The CPU time of the proxy and of nginx is their own, from start to end, without that of their clients.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::runner::command::notice;
 use crate::server::{TempDir, find_program};
 use crate::{LabError, Payload};
 
-/// Who brings the file.
+/// The program that downloads the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SpeedClient {
     Proxy,
@@ -34,7 +35,7 @@ pub(super) fn run(report: &mut ProxyReport, runs: u32, size: DataSize) -> Result
             let scheme = if origin == OriginProtocol::Http { "http" } else { "https" };
             let case = format!("speed {scheme}, {wires} wire{}", if wires == 1 { "" } else { "s" });
             let all = [SpeedClient::Proxy, SpeedClient::Get, SpeedClient::Nginx];
-            // nginx knows one wire; the first round warms up.
+            // nginx can use only one link; the first round is a warm-up.
             let contenders = if wires == 1 { &all[..] } else { &all[..2] };
             for run in 0..=runs {
                 for position in 0..contenders.len() {
@@ -68,7 +69,7 @@ pub(super) fn run(report: &mut ProxyReport, runs: u32, size: DataSize) -> Result
     Ok(())
 }
 
-/// One download on fresh wires: how long it took, and the processor time of who brought it.
+/// One download over new veth pairs: its time, and the CPU time of the program that downloaded.
 fn download(
     client: SpeedClient,
     names: &[&str],
@@ -102,7 +103,7 @@ fn download(
             })
         }
         SpeedClient::Nginx => {
-            let folder = TempDir::new().map_err(LabError::at_step("a place for nginx"))?;
+            let folder = TempDir::new().map_err(LabError::at_step("directory of nginx"))?;
             std::fs::write(folder.path().join("nginx.conf"), nginx_config(&folder, origin))
                 .map_err(LabError::at_step("nginx's configuration"))?;
             let mut command = Command::new(find_program("nginx").unwrap_or_else(|| "nginx".into()));
@@ -118,7 +119,8 @@ fn download(
     }
 }
 
-/// curl into nothing. It tries again while nobody listens yet, and counts from when somebody does.
+/// Downloads with curl to `/dev/null`. curl retries until the proxy listens, and its time counts from the
+/// successful attempt.
 fn run_curl(testbed: &ProxyTestbed, url: &str, payload: &Payload) -> Result<Result<Duration, String>, LabError> {
     let mut command = Command::new("curl");
     command.args(["-q", "-sS", "--fail", "--retry", "20", "--retry-delay", "1", "--retry-connrefused"]);
@@ -137,7 +139,7 @@ fn run_curl(testbed: &ProxyTestbed, url: &str, payload: &Payload) -> Result<Resu
     })
 }
 
-/// nginx as whoever wants no cache would set it up.
+/// Configuration of nginx as a proxy without a cache.
 fn nginx_config(folder: &TempDir, origin: OriginProtocol) -> String {
     let path = folder.path().display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]

@@ -1,10 +1,8 @@
-//! Where a proxy is measured: over emulated links or over plain wires, with nginx at the other end.
+//! Testbed of `bench proxy`: emulated links or plain veth pairs with nginx as the server, a running proxy, and raw
+//! responses of the proxy as a player reads them.
 //!
-//! In: links, what is served. Out: a place in which commands are started and sockets opened; a running proxy in it; raw
-//! answers of that proxy, as a player reads them.
-//!
-//! 1. Everything is fresh for each measurement: no TCP metrics, no learnt links, no warm connection.
-//! 2. The proxy is `marline` as a child process, with a home of nobody's.
+//! 1. Everything is fresh for each measurement: no cached TCP metrics, no learned links, no open connection.
+//! 2. The proxy is `marline` as a child process with an empty home directory.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,15 +17,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::super::veth_testbed::VethTestbed;
 use crate::{Lab, LabError, LabSpec, Service};
 
-/// See the [module](self).
+/// The testbed; see the [module documentation](self).
 pub(super) enum ProxyTestbed {
-    /// Emulated links.
+    /// With emulated links.
     Lab(Box<Lab>),
-    /// Wires without any emulation.
+    /// With veth pairs, without emulation.
     Veth(Box<VethTestbed>),
 }
 
-/// How the film is served.
+/// How the origin server serves the video.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OriginProtocol {
     /// HTTP/1.1.
@@ -49,7 +47,7 @@ impl OriginProtocol {
 }
 
 impl ProxyTestbed {
-    /// Emulated links with this file at the other end; they run from now on.
+    /// Starts emulated links with a server of this file; the links start at once.
     pub(super) fn start_lab(links: &[LinkSpec], file: &Path, seed: u64) -> Result<Self, LabError> {
         let spec = LabSpec { seed, service: Service::Files(file.to_path_buf()), ..LabSpec::new(links.to_vec()) };
         let lab = Lab::start(&spec)?;
@@ -57,12 +55,12 @@ impl ProxyTestbed {
         Ok(Self::Lab(Box::new(lab)))
     }
 
-    /// So many wires with this file at the other end.
+    /// Creates a veth pair per name, with a server of this file.
     pub(super) fn start_veth(names: &[&str], file: &Path) -> Result<Self, LabError> {
         VethTestbed::start(names, &Service::Files(file.to_path_buf())).map(|wired| Self::Veth(Box::new(wired)))
     }
 
-    /// Starts a command at the client's end.
+    /// Starts a command in the client namespace.
     pub(super) fn spawn(&self, command: &mut Command) -> Result<Child, LabError> {
         let child = match self {
             Self::Lab(lab) => lab.spawn(command),
@@ -72,7 +70,7 @@ impl ProxyTestbed {
         child.map_err(|source| LabError::Start { program, source })
     }
 
-    /// Runs `work` at the client's end.
+    /// Runs `work` on a thread in the client namespace.
     pub(super) fn run_at_client<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         match self {
             Self::Lab(lab) => lab.run_at_client(work),
@@ -80,7 +78,7 @@ impl ProxyTestbed {
         }
     }
 
-    /// The file's address.
+    /// URL of the file on the origin server.
     pub(super) fn url(&self, origin: OriginProtocol) -> String {
         let (plain, secure) = match self {
             Self::Lab(lab) => lab.urls().unwrap_or_default(),
@@ -89,12 +87,12 @@ impl ProxyTestbed {
         match origin {
             OriginProtocol::Http => plain,
             OriginProtocol::H2 => secure,
-            // The port that knows nothing newer.
+            // Port 444 of the server supports HTTP/1.1 only.
             OriginProtocol::Https => secure.replacen("10.99.0.1/", "10.99.0.1:444/", 1),
         }
     }
 
-    /// Who vouches for the server.
+    /// Certificate file of the authority that signed the server's certificate.
     pub(super) fn ca_file(&self) -> Option<PathBuf> {
         match self {
             Self::Lab(lab) => lab.ca_file(),
@@ -102,7 +100,7 @@ impl ProxyTestbed {
         }
     }
 
-    /// Why what was measured should not be trusted, if so.
+    /// Why the measurement is unreliable; `None` if it is reliable.
     pub(super) fn unreliable_reason(&self) -> Option<String> {
         match self {
             Self::Lab(lab) => {
@@ -117,14 +115,14 @@ impl ProxyTestbed {
     }
 }
 
-/// A proxy that runs.
+/// A running proxy.
 pub(super) struct ProxyProcess {
     child: Child,
     pub(super) address: SocketAddr,
 }
 
 impl ProxyProcess {
-    /// Over these links, with further words of the command line.
+    /// Starts a proxy over these links, with further arguments.
     pub(super) fn start(world: &ProxyTestbed, links: &[&str], extra_args: &[&str]) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
         let mut command = Command::new(program);
@@ -147,33 +145,33 @@ impl ProxyProcess {
         }
     }
 
-    /// The address at which a player finds a URL.
+    /// URL under which the proxy serves a URL.
     pub(super) fn proxied_url(&self, url: &str) -> String {
         format!("http://{}/{url}", self.address)
     }
 
-    /// The most memory that it held so far, in bytes.
+    /// Peak memory so far, in bytes.
     pub(super) fn peak_rss(&self) -> u64 {
         crate::peak_rss::peak_rss_of(self.child.id())
     }
 
-    /// Ends it; what it used.
+    /// Ends the proxy and returns its resource usage.
     pub(super) fn stop(self) -> Result<ProcessUsage, LabError> {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         process::wait_with_usage(self.child.id()).map_err(LabError::at_step("the proxy's end"))
     }
 }
 
-/// An answer of the proxy, of which the head was read.
+/// A response of the proxy whose head has been read.
 pub(super) struct ProxyResponse {
     stream: BufReader<TcpStream>,
     pub(super) status: u16,
-    /// Where the next byte is from.
+    /// Offset of the next byte.
     pub(super) offset: u64,
 }
 
 impl ProxyResponse {
-    /// Asks, at the client's end, for the bytes from an offset on.
+    /// Requests the bytes from an offset on; must run on a thread in the client namespace.
     pub(super) fn request(proxy: SocketAddr, url: &str, offset: u64, player: &str) -> io::Result<Self> {
         let mut stream = TcpStream::connect(proxy)?;
         stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
@@ -196,20 +194,20 @@ impl ProxyResponse {
         Ok(Self { stream, status, offset: offset })
     }
 
-    /// An error unless it has what was asked for.
+    /// Returns an error unless the status is 200 or 206.
     pub(super) fn expect_success(self) -> io::Result<Self> {
         match self.status {
             200 | 206 => Ok(self),
-            status => Err(io::Error::other(format!("the proxy answers {status}"))),
+            status => Err(io::Error::other(format!("the proxy responds {status}"))),
         }
     }
 
-    /// No longer than this is waited for bytes.
+    /// Sets the read timeout.
     pub(super) fn set_timeout(&self, time: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(time))
     }
 
-    /// Some of the next bytes.
+    /// Reads the next bytes.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.stream.read(buffer)?;
         self.offset += length as u64;
@@ -217,7 +215,7 @@ impl ProxyResponse {
     }
 }
 
-/// A pause of the machine that a player of one second may feel.
+/// A pause of the machine of this length could affect a player that buffers one second.
 const MAX_LATENESS: Duration = Duration::from_millis(20);
-/// Longer than any answer should take.
+/// Longer than any response should take.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,15 +1,16 @@
-//! Which cases an artefact consists of.
+//! Cases of each artefact of BASS.
 //!
-//! | artefact | cases | ways |
+//! | artefact | cases | routes |
 //! |---|---|---|
-//! | `F5` | each set of two Wi-Fi and two 4G links | each link alone; edge and relay with all of the set |
+//! | `F5` | each set of two or more of two Wi-Fi and two 4G links | each link alone; edge and relay with all links of the set |
 //! | `F8` | distances | edge to relay over two links |
-//! | `F9`, `F10` | three relays and an origin, each time others | through each relay; to and from each; the service's choice |
+//! | `F9`, `F10` | three relays and an origin, generated for each case | through each relay; to and from each relay; the fleet service's choice |
 //! | `F11`, `F12` | 60 origins, two links of 8 Mbit/s | each link alone; through a relay over one link, and over both |
-//! | `X-upload` | the sets of links that uploads have floors for | as `F5` |
+//! | `X-upload` | the sets of links for which uploads have thresholds | as `F5` |
 //!
-//! 1. The relay of an origin in `F11` is the one that BASS's line 6 says, min(B(c, s), B_o(s)), with rates of virtual time.
-//! 2. `F10` is the distribution of what `F9` measures, and `F12` that of `F11`.
+//! 1. The relay of an origin in `F11` is selected by line 6 of BASS's Algorithm 1, min(B(c, s), B_o(s)), with rates
+//!    of virtual time.
+//! 2. `F10` is the distribution of the values of `F9`, and `F12` that of `F11`.
 
 use marline_core::units::Duration;
 use marline_sim::spec::LinkSpec;
@@ -17,21 +18,21 @@ use marline_sim::spec::LinkSpec;
 use super::config::{self, ORIGINS, POSITIONS, PathSegment, RelayPosition, UploadCase, UploadRoute, link};
 use super::simulate;
 
-/// The artefacts that are measured; the others are made of them.
+/// The artefacts that are measured; the others are derived from them.
 pub(super) const MEASURED_ARTEFACTS: [&str; 5] = ["F5", "X-upload", "F8", "F9", "F11"];
-/// What can be asked for.
+/// The artefacts that can be selected.
 pub(super) const ARTEFACTS: [&str; 7] = ["F5", "F8", "F9", "F10", "F11", "F12", "X-upload"];
 
-/// How much is done.
+/// Extent of a reproduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) runs: u32,
     pub(super) quick: bool,
-    /// Whether the service chooses too.
+    /// Whether relays assigned by the fleet service are measured too.
     pub(super) includes_fleet: bool,
 }
 
-/// The measured artefact that another one is made of.
+/// The measured artefact that this one is derived from.
 pub(super) fn measured_artefact(artefact: &str) -> &str {
     match artefact {
         "F10" => "F9",
@@ -61,7 +62,8 @@ pub(super) fn cases(artefact: &str, effort: Effort) -> Vec<UploadCase> {
     (0..effort.runs).flat_map(again).collect()
 }
 
-/// Two Wi-Fi and two 4G links. chosen: rates as in BASS figures 3 and 4, whose better access points have several Mbit/s up.
+/// Two Wi-Fi and two 4G links. Chosen: rates as in figures 3 and 4 of BASS, whose better access points have several
+/// Mbit/s up.
 fn four_links() -> Vec<LinkSpec> {
     vec![link("wifi0", 8, 20), link("wifi1", 5, 30), link("lte0", 10, 50), link("lte1", 6, 60)]
 }
@@ -76,7 +78,7 @@ fn link_sets(quick: bool) -> Vec<UploadCase> {
     (1..16).filter(wanted).map(of).collect()
 }
 
-/// The floor's table of uploads: 8 + 8, 5 + 10 + 3, 20 + 2 Mbit/s, round trips of 20 to 120 ms.
+/// The uploads that have thresholds: 8 + 8, 5 + 10 + 3, 20 + 2 Mbit/s, RTT 20 to 120 ms.
 fn upload_cases(quick: bool) -> Vec<UploadCase> {
     let all = [
         ("8+8", vec![link("wifi0", 8, 20), link("lte0", 8, 60)]),
@@ -175,14 +177,15 @@ fn origin_cases(quick: bool) -> Vec<UploadCase> {
     (0..if quick { QUICK_ORIGINS } else { ORIGINS }).map(of).collect()
 }
 
-/// Seconds of an upload. chosen: iperf's usual ten, as BASS measured with it.
+/// Length of an upload in seconds. Chosen: the default of iperf, which BASS used.
 const UPLOAD_S: u64 = 10;
-/// The same where the floor is that of a stream, which lasts. chosen: six times what `marline paths` takes to find a link of no use.
+/// Length where the threshold is that of a continuous stream. Chosen: six times as long as `marline paths` needs to
+/// recognize a useless link.
 const STREAM_UPLOAD_S: u64 = 30;
-/// The same in a hurry, and so many origins.
+/// Length with `--quick`, and number of origins.
 const QUICK_UPLOAD_S: u64 = 4;
 const QUICK_ORIGINS: u64 = 3;
-/// Origins of the choice among relays. chosen: an hour's quarter in real time.
+/// Number of origins for the selection of relays. Chosen: a quarter of an hour in real time.
 const RELAY_CHOICE_COUNT: u64 = 12;
 
 #[cfg(test)]
@@ -192,7 +195,7 @@ mod tests {
     const WHOLE: Effort = Effort { runs: 1, quick: false, includes_fleet: true };
 
     #[test]
-    fn every_set_of_four_links_is_measured_and_every_origin() {
+    fn every_set_of_links_and_every_origin_is_measured() {
         assert_eq!(cases("F5", WHOLE).len(), 11);
         assert_eq!(cases("F11", WHOLE).len(), 60);
         assert_eq!(cases("F5", Effort { runs: 3, ..WHOLE }).len(), 33);
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_cases_of_an_artefact_have_one_name() {
+    fn the_cases_of_an_artefact_have_different_names() {
         for artefact in MEASURED_ARTEFACTS {
             let mut names: Vec<String> = cases(artefact, WHOLE).into_iter().map(|case| case.name).collect();
             let count = names.len();
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_measured() {
+    fn every_artefact_has_cases() {
         for artefact in ARTEFACTS {
             assert!(MEASURED_ARTEFACTS.contains(&measured_artefact(artefact)));
             assert!(!cases(measured_artefact(artefact), Effort { quick: true, ..WHOLE }).is_empty());

@@ -1,15 +1,15 @@
-//! Figures 8 to 10 for 8 relays and 60 nodes, in virtual time: fleets that are drawn, boxes that are matched.
+//! Figures 8 to 10 for 8 relays and 60 nodes, in virtual time: generated fleets whose edges are assigned to relays.
 //!
-//! In: how many fleets. Out: rows.
-//!
-//! 1. Fleets are those of `marline-lab bench assign` ([`marline_sim::fleet`]), a seed for each: nothing of them was measured in a network,
-//!    and the fall of rates with the distance is drawn into them (`F8` says what the draw is like, and is no finding).
-//! 2. Ours is the solver's plan; Algorithm 1 is cut off after [`PLANS`] plans, for it never ends with 60 boxes; random is BASS's
-//!    baseline. *Best each* is what boxes would have if each had its best relay for itself.
-//! 3. γ is what a box has over the most that it could have through any of its relays (BASS §V-B.2), whether or not there is room for
-//!    all there. That of the best plan stands beside ours: the same search until it
-//!    is proved, or [`PROOF`] is used up.
-//! 4. Figures are means over the fleets; the spread is theirs.
+//! 1. Fleets are generated as in `marline-lab bench assign` ([`marline_sim::fleet`]), with one seed each. None of
+//!    them was measured in a network. The decrease of rates with distance is an input of the generator, so `F8`
+//!    describes the input and is not a finding.
+//! 2. marline's result is the plan of its solver. Algorithm 1 is truncated after [`MAX_PLANS`] plans, because it
+//!    does not end in practice with 60 edges. The random assignment is BASS's baseline. *Best each* is what edges
+//!    would have if each had its best relay for itself.
+//! 3. γ is an edge's rate divided by the best rate that it could have through any of its relays (BASS section
+//!    V-B.2), whether or not those have capacity for all edges. γ of the best plan is reported beside marline's:
+//!    the same search, continued until it is proved or [`PROOF_WORK`] is used up.
+//! 4. Values are means over the fleets, with their standard deviation.
 
 use marline_core::assign::{Instance, Matching, Solver, bass_algorithm_1, bass_random};
 use marline_core::units::{Bitrate, Ratio};
@@ -20,14 +20,14 @@ use super::rows::hit_threshold;
 use crate::reproduce::threshold::Threshold;
 use crate::results::{ResultRow, round_to_thousandths, stats};
 
-/// One fleet under one load, matched by one.
+/// Result of one assignment of one fleet.
 struct MatchResult {
-    /// Mbit/s of a box, in the mean.
+    /// Mean rate of an edge in Mbit/s.
     mbps: f64,
     gammas: Vec<f64>,
 }
 
-/// The rows of these artefacts, and what they are judged by.
+/// The rows of these artefacts, and their thresholds.
 pub(super) fn rows(wants: impl Fn(&str) -> bool, fleets: u32) -> (Vec<ResultRow>, Vec<Threshold>) {
     let (mut rows, mut floors) = (Vec::new(), Vec::new());
     if wants("F8") {
@@ -71,7 +71,7 @@ pub(super) fn rows(wants: impl Fn(&str) -> bool, fleets: u32) -> (Vec<ResultRow>
     (rows, floors)
 }
 
-/// What the draw of rates over distances is like.
+/// The distribution of rates over distance in the generated fleets.
 fn distance_rows(fleets: u32) -> Vec<ResultRow> {
     let mut bins: Vec<Vec<f64>> = vec![Vec::new(); DISTANCE_BINS_KM.len()];
     for seed in 1..=fleets {
@@ -104,7 +104,7 @@ fn match_fleet(load: u32, seed: u32) -> Vec<(&'static str, MatchResult)> {
     let mut solver = Solver::new(&instance, None);
     solver.step(MATCH_WORK);
     let measured = match_result(&instance, &solver.matching());
-    // The same search, until it has proved what is best or that takes too long.
+    // Continue the same search until it has proved the optimum or has used up its work.
     solver.step(PROOF_WORK);
     let best = match_result(&instance, &solver.matching());
     let mut rng = RandomStream::new(u64::from(seed), "random", 0, Purpose::Other);
@@ -128,7 +128,7 @@ fn match_result(instance: &Instance, plan: &Matching) -> MatchResult {
     }
 }
 
-/// What boxes would have in the mean if each were alone.
+/// Mean rate of the edges if each were alone.
 fn mean_best_alone(instance: &Instance) -> f64 {
     let best = |at: usize| {
         instance.candidates_of(at).map(|candidate| candidate.rate).fold(instance.direct_rate(at), Bitrate::max)
@@ -167,26 +167,27 @@ fn fleet_spec(load: u32, seed: u32) -> fleet::FleetSpec {
     }
 }
 
-/// BASS §V: 8 Amazon EC2 instances and 60 PlanetLab nodes.
+/// BASS section V: 8 Amazon EC2 instances and 60 PlanetLab nodes.
 const RELAYS: usize = 8;
 const EDGES: usize = 60;
-/// BASS says nothing of its load; it cannot have been high where one edge was measured after the other.
+/// Loads in percent. BASS does not state its load; it cannot have been high, because one edge was measured after
+/// the other.
 const LOADS: [u32; 4] = [50, 90, 120, 200];
-/// The load at which γ has a floor.
+/// The load at which γ has a threshold, in percent.
 const THRESHOLD_LOAD: u32 = 50;
-/// BASS §V-B.2, in percent.
+/// Hit rate of BASS section V-B.2, in percent.
 const PAPER_HITS: f64 = 77.0;
-/// The distribution of γ is shown at these.
+/// Steps at which the distribution of γ is reported.
 const GAMMA_STEPS: [(&str, f64); 3] = [("γ ≥ 0.9", 0.9), ("γ ≥ 0.8", 0.8), ("γ ≥ 0.5", 0.5)];
-/// In kilometres.
+/// Lower limits of the distance bins, in kilometers.
 const DISTANCE_BINS_KM: [f64; 6] = [0.0, 50.0, 100.0, 500.0, 1000.0, 2000.0];
 const MARLINE: &str = "marline";
 const OPTIMAL: &str = "best plan";
 const BEST_OF_EACH: &str = "best each";
-/// Work of a matching: some 0.1 s; and of its proof, at most.
+/// Work of the solver for an assignment (some 0.1 s), and at most for its proof.
 const MATCH_WORK: u64 = 20_000_000;
 const PROOF_WORK: u64 = 200_000_000;
-/// As in `marline-lab bench assign`.
+/// Number of plans after which Algorithm 1 is truncated, as in `marline-lab bench assign`.
 const MAX_PLANS: u64 = 10_000;
 
 #[cfg(test)]
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_is_no_worse_than_others_and_gamma_is_judged_at_half_load() {
+    fn marline_is_no_worse_than_others_and_gamma_has_a_threshold_at_half_load() {
         let (rows, floors) = rows(|artefact| artefact != "F8", 2);
         let of = |case: &str, policy: &str, metric: &str| {
             let is = |row: &&ResultRow| row.case == case && row.policy == policy && row.metric == metric;
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_fall_with_the_distance() {
+    fn generated_rates_decrease_with_distance() {
         let rows = distance_rows(3);
         let first = rows.first().unwrap().measured.unwrap();
         assert!(rows.len() >= 3 && rows.last().unwrap().measured.unwrap() < first, "{rows:?}");

@@ -1,7 +1,8 @@
-//! One upload, and what came of it.
+//! Identity and result of one upload.
 //!
-//! 1. `mbps` is over the whole upload, from the connection's beginning; `steady_mbps` leaves out the first [`SETTLED`].
-//! 2. Both are payload that the receiver had, divided by the time that the sender had.
+//! 1. `mbps` is the mean rate of the whole upload, connection setup included; `steady_mbps` excludes the first
+//!    [`SETTLE_TIME`].
+//! 2. Both count the payload that the receiver got, divided by the time that the sender had.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,29 +12,30 @@ use serde::{Deserialize, Serialize};
 use super::config::{UploadCase, UploadRoute};
 use crate::reproduce::measurement::{self, MeasuredValues, MeasurementId};
 
-/// What came of it.
+/// Result of one upload.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct UploadResult {
     pub(super) mbps: f64,
     pub(super) steady_mbps: f64,
-    /// The relay, if there is one, from 0.
+    /// Index of the relay, from 0; `None` without a relay.
     #[serde(default)]
     pub(super) relay: Option<usize>,
-    /// How late one packet in a hundred left the emulator, or later; in seconds. In virtual time none is.
+    /// p99 lateness of the emulator in seconds; 0 in virtual time.
     #[serde(default)]
     #[serde(alias = "late_s")]
     pub(super) p99_lateness_s: f64,
-    /// Packets that were lost before the emulator saw them.
+    /// Packets dropped before they reached the emulator.
     #[serde(default)]
     #[serde(alias = "unseen")]
     pub(super) dropped_before_emulator: u64,
 }
 
-/// How long a connection is left alone before its rate is steady. chosen: slow start of a round trip of 300 ms up to 16 Mbit/s.
+/// Time after which the rate of a connection counts as steady. Chosen: slow start at an RTT of 300 ms up to 16
+/// Mbit/s.
 pub(super) const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 impl UploadResult {
-    /// Rates alone, rounded to what they are kept with.
+    /// A result with these rates only, rounded as it is stored.
     pub(super) fn rounded(mbps: f64, steady_mbps: f64) -> Self {
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
         Self {
@@ -45,7 +47,7 @@ impl UploadResult {
         }
     }
 
-    /// What two in a row let through.
+    /// Result of two segments in series: the smaller rates.
     pub(super) fn min(self, other: Self) -> Self {
         Self { mbps: self.mbps.min(other.mbps), steady_mbps: self.steady_mbps.min(other.steady_mbps), ..self }
     }
@@ -61,26 +63,26 @@ impl MeasuredValues for UploadResult {
     }
 }
 
-/// One upload of a case.
+/// Identity of one upload.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct UploadId {
     pub(super) artefact: String,
     pub(super) case: String,
     #[serde(alias = "way")]
     pub(super) route: String,
-    /// Of plain TCP and of the edge; relays choose their own.
+    /// Congestion control of plain TCP and of the edge; relays use their own.
     pub(super) congestion: String,
-    /// Of everything that is drawn.
+    /// Seed of all randomness.
     pub(super) seed: u64,
-    /// How long it lasted, in seconds.
+    /// Length of the upload in seconds.
     pub(super) length_s: u64,
 }
 
-/// What came of it.
+/// One upload with its result.
 pub(super) type UploadMeasurement = measurement::Measurement<UploadId, UploadResult>;
 
 impl UploadId {
-    /// Of this case and way.
+    /// The ID of this case and route.
     pub(super) fn new(case: &UploadCase, route: UploadRoute, congestion: &str) -> Self {
         Self {
             artefact: case.artefact.into(),
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_repository_keeps_is_understood() {
+    fn the_committed_measurements_can_be_read() {
         measurement::tests::is_understood::<UploadId, UploadResult>("bass");
     }
 }

@@ -1,16 +1,15 @@
-//! `marline-lab reproduce bass`: the evaluation of BASS (§II-B and §V) again.
+//! `marline-lab reproduce bass`: reproduces the evaluation of BASS (sections II-B and V). It prints tables for
+//! people or result rows (`--json`), and compares thresholds.
 //!
-//! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`), and floors that are judged.
-//!
-//! 1. In real time edge, relays, service and origin are what users have, in namespaces with emulated links between them and kernel TCP
-//!    and MPTCP over these ([`real`]); each upload is kept in `evidence/bass/lab.jsonl` as soon as it is done, and `--continue`
-//!    goes on there.
-//! 2. `--sim`: the same cases in virtual time ([`simulate`]), and figures 8 to 10 for 8 relays and 60 nodes ([`fleet`]), which no lab
-//!    holds; nothing is kept.
-//! 3. `--quick` does a few cases of each artefact with short uploads: under half a minute in virtual time.
-//! 4. `--congestion` is the congestion control of plain TCP and of the edge, in real time; a relay sends on with its own (BBR where
-//!    the kernel has it). `--by-fleet` lets the fleet's service choose relays too.
-//! 5. The exit code is 1 if an upload failed; a floor that is missed is said, and changes no code.
+//! 1. In real time edge, relays, fleet service and origin are the programs that users run. They run in network
+//!    namespaces with emulated links, and use the kernel's TCP and MPTCP ([`real`]). Each upload is stored in
+//!    `evidence/bass/lab.jsonl` as soon as it is complete; `--continue` resumes there.
+//! 2. `--sim` runs the same cases in virtual time ([`simulate`]), and figures 8 to 10 for 8 relays and 60 nodes
+//!    ([`fleet`]), which are too large for a lab. Nothing is stored.
+//! 3. `--quick` runs a few cases of each artefact with short uploads: less than half a minute in virtual time.
+//! 4. `--congestion` is the congestion control of plain TCP and of the edge, in real time; a relay forwards with
+//!    its own (BBR if the kernel has it). `--by-fleet` also measures the fleet service's choice of relays.
+//! 5. The exit code is 1 if an upload failed; a missed threshold is reported and does not affect it.
 
 mod cases;
 mod config;
@@ -38,7 +37,7 @@ use measurement::{UploadId, UploadMeasurement};
 use real::UploadRunner;
 use rows::Results;
 
-/// Does it, and gives the exit code: 1 if something could not be uploaded.
+/// Runs the reproduction and returns the exit code: 1 if an upload failed.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let chosen = Selection::parse(&args.cases)?;
     let backend = if args.sim { Backend::Sim } else { Backend::Lab };
@@ -83,22 +82,22 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         played => played?,
     };
     if stopped {
-        notice(&format!("stopped; {} uploads are kept, go on with --continue", cells.len()));
+        notice(&format!("stopped; {} uploads are stored, resume with --continue", cells.len()));
         return Ok(130);
     }
     Ok(print_results(args, &chosen, &cases, &cells, None, backend))
 }
 
-/// The artefacts that are asked for, and of them the cases.
+/// The artefacts and cases selected on the command line.
 struct Selection(Vec<String>);
 
 impl Selection {
-    /// `F11`, or `F11 origin 3`.
+    /// Parses names such as `F11` or `F11 origin 3`.
     fn parse(named: &[String]) -> Result<Self, LabError> {
         let chosen = Self(named.to_vec());
         match chosen.0.iter().find(|name| !ARTEFACTS.contains(&artefact_of(name))) {
             Some(unknown) => {
-                Err(LabError::Spec(format!("no artefact `{unknown}` of BASS; there are: {}", ARTEFACTS.join(", "))))
+                Err(LabError::Spec(format!("no artefact `{unknown}` of BASS; available: {}", ARTEFACTS.join(", "))))
             }
             None => Ok(chosen),
         }
@@ -108,7 +107,7 @@ impl Selection {
         self.0.is_empty() || self.0.iter().any(|name| artefact_of(name) == artefact)
     }
 
-    /// What is to be measured. In virtual time the choice among relays is [`fleet`]'s.
+    /// The cases to measure. In virtual time [`fleet`] provides the selection of relays.
     fn cases(&self, effort: Effort, backend: Backend) -> Vec<UploadCase> {
         let needs = |artefact: &str| {
             ARTEFACTS.iter().any(|known| measured_artefact(known) == artefact && self.includes(known))
@@ -132,7 +131,7 @@ fn artefact_of(name: &str) -> &str {
     name.split(' ').next().unwrap_or_default()
 }
 
-/// Does in real time what the store does not have; gives all that it has then, and whether the user stopped it.
+/// Measures in real time what is not stored yet. Returns all measurements, and whether the user interrupted.
 fn play(
     args: &ReproduceArgs,
     cases: &[UploadCase],
@@ -144,7 +143,7 @@ fn play(
     Ok((results.into_measurements(), is_interrupted()))
 }
 
-/// Prints everything in the form that was asked for, and gives the exit code.
+/// Prints the results as JSON or tables, and returns the exit code.
 fn print_results(
     args: &ReproduceArgs,
     chosen: &Selection,
@@ -175,12 +174,12 @@ fn print_results(
         Backend::Sim => "virtual time",
         Backend::Lab => "real time: edge, relays and kernel MPTCP over emulated links",
     };
-    print_line(&format!("\nBASS (arXiv 1605.08969): the paper's figure / ours, in {time}."));
+    print_line(&format!("\nBASS (arXiv 1605.08969): the paper's value / the measured one, in {time}."));
     print_line(&congestion_note(backend, args.congestion.name()));
     print_line(
-        "The paper plots figures 5, 8 and 9 without numbers; what its text says stands in the column `paper`.",
+        "The paper plots figures 5, 8 and 9 without numbers; the column `paper` has the values in its text.",
     );
-    print_line("Left out: figures 2 to 4 (measurements of the authors' own networks) and 7.");
+    print_line("Omitted: figures 2 to 4 (measurements of the authors' own networks) and 7.");
     print_line(&args.host_line());
     for artefact in ARTEFACTS {
         if let Some(table) = table::table(&rows, artefact) {
@@ -196,7 +195,7 @@ fn print_results(
     code
 }
 
-/// Which congestion control each sender has.
+/// Describes the congestion control of the senders.
 fn congestion_note(backend: Backend, edge: &str) -> String {
     match backend {
         Backend::Sim => "Senders: one model of TCP without a choice of congestion control.".into(),
@@ -207,51 +206,52 @@ fn congestion_note(backend: Backend, edge: &str) -> String {
     }
 }
 
-/// What must be known to read a table.
+/// Remarks that are needed to interpret a table.
 fn table_note(artefact: &str, backend: Backend) -> Option<&'static str> {
     Some(match (artefact, backend) {
         ("F5", Backend::Lab) => {
             "Links without loss and a relay 2 ms away: this is the most that edge and relay can bring, not what a network gives."
         }
         ("F8", _) => {
-            "The fall with the distance is an input: each kilometre adds round trip and loss (real time), or divides the rate \
-             (drawn fleets). The paper measured it."
+            "The decrease with distance is an input: each kilometer adds RTT and loss (real time), or divides the rate \
+             (generated fleets). The paper measured it."
         }
         ("F9", Backend::Lab) => {
-            "Three relays, all of them measured: that an edge measures only the nearest of many is not in this table."
+            "Three relays, all of them measured. An edge normally measures only the nearest of many, which this table does not show."
         }
         ("F9", Backend::Sim) => {
-            "Fleets are drawn so that the best candidate has on average 5.2 times the box's own rate: the size of the gain is an \
+            "Fleets are generated so that the best candidate has on average 5.2 times the edge's own rate: the size of the gain is an \
              input."
         }
         ("F10", Backend::Lab) => {
-            "The rate from a relay to the origin is measured with plain TCP, but the relay sends with BBR, so the foretold best \
-             relay is not always the best one. The service (fleet) knew no such rate of these fresh relays and chose by the rate \
+            "The rate from a relay to the origin is measured with plain TCP, but the relay sends with BBR, so the predicted best \
+             relay is not always the best one. The fleet service (fleet) had no such rates of these fresh relays and selected by the rate \
              to them alone."
         }
         ("F10", Backend::Sim) => {
-            "γ is over a box's own candidates (the paper: over all relays), whose rates are known without error, and the best plan \
-             is found by the same solver. It is not what a plan maximises: Algorithm 1 cut off after 10,000 plans gives more boxes \
+            "γ is over an edge's own candidates (the paper: over all relays), whose rates are known without error, and the best plan \
+             is found by the same solver. A plan does not maximize γ: Algorithm 1, truncated after 10,000 plans, gives more edges \
              their best relay and gains less."
         }
         ("F11" | "F12", Backend::Lab) => {
-            "The relay of an origin is the simulator's choice; the fleet's service is not asked, and --by-fleet changes nothing \
-             here. Losses are drawn evenly from 0 to 2 %, which decides what splitting gains. The edge is connected to its relay \
-             before the clock starts. Plain TCP counts with the fastest of its kept runs of the same seed."
+            "The simulator selects the relay of an origin; the fleet service is not involved, and --by-fleet has no effect \
+             here. Losses are uniform from 0 to 2 %, which determines the gain of splitting. The edge is connected to its relay \
+             before the clock starts. For plain TCP the fastest of the stored runs with the same seed counts."
         }
         ("F11" | "F12", Backend::Sim) => {
-            "The relay of an origin is the simulator's choice. Losses are drawn evenly from 0 to 2 %, which decides what splitting \
-             gains."
+            "The simulator selects the relay of an origin. Losses are uniform from 0 to 2 %, which determines the gain of \
+             splitting."
         }
         _ => return None,
     })
 }
 
+/// Description of an artefact, above its table.
 fn title(artefact: &str) -> &'static str {
     match artefact {
         "F5" => "upload over sets of two Wi-Fi and two 4G links, steady (§II-B)",
         "F8" => "bandwidth over distance (§V-B.1)",
-        "F9" => "bandwidth by who chooses the relay (§V-B.2)",
+        "F9" => "bandwidth by method of relay selection (§V-B.2)",
         "F10" => "the hit rate γ: how many reach so much of the best relay's bandwidth (§V-B.2)",
         "F11" => "bandwidth at the origins, two links of 8 Mbit/s (§V-C), Mbit/s",
         "F12" => "the gain over plain TCP (§V-C)",
@@ -259,7 +259,7 @@ fn title(artefact: &str) -> &'static str {
     }
 }
 
-/// Fleets that are drawn for figures 8 to 10.
+/// Number of generated fleets for figures 8 to 10.
 const FLEETS: u32 = 20;
 const QUICK_FLEETS: u32 = 3;
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_small_in_virtual_time_has_rows_and_floors() {
+    fn a_quick_run_in_virtual_time_has_rows_and_thresholds() {
         let effort = Effort { runs: 1, quick: true, includes_fleet: false };
         let all = chosen(&[]);
         let cases = all.cases(effort, Backend::Sim);

@@ -1,21 +1,24 @@
-//! One upload in real time: a lab with an edge, relays and an origin, all of them as users have them.
+//! One upload in real time: a lab with an edge, relays, a fleet service and an origin, all of them the programs
+//! that users run.
 //!
-//! In: a [`Case`], a [`Way`]. Out: [`Measured`].
-//!
-//! | place | is |
+//! | site | is |
 //! |---|---|
-//! | the client | the edge and who sends |
-//! | 0 | the Internet's side of the edge's links; the fleet's service |
+//! | the client | the edge and the sender |
+//! | 0 | the Internet side of the edge's links; the fleet service |
 //! | 1 | the origin |
 //! | 2, 3, … | the relays |
 //!
-//! 1. Edge, relays and service are `marline` as processes, with certificates of one authority that is made once.
-//! 2. Everything is fresh: no metrics of TCP, no learnt rates; only the edge's connections to its relay are ready, as always.
-//! 3. Plain TCP and the edge's subflows have the congestion control that was named. A relay sends to the origin with its own
-//!    default (`marline relay --congestion`: BBR where the kernel has it), so `From` (plain TCP from the relay) does not say
-//!    what `Through` brings, and gains of `Through` and `Split` over `Direct` are not like for like.
-//! 4. `--by-fleet` adds the service's choice ([`Way::Fleet`]): the edge is told the service's address, and no relay's. The
-//!    relays are fresh and the edge names no origin, so the service knows no B_o(s) and chooses by B(c, s) alone.
+//! 1. Edge, relays and fleet service are `marline` as processes, with certificates of one authority that is created
+//!    once.
+//! 2. Each lab is fresh: no cached TCP metrics, no learned rates. Only the edge's connections to its relay are
+//!    ready, as in normal operation.
+//! 3. Plain TCP and the edge's subflows use the selected congestion control. A relay sends to the origin with its
+//!    own default (`marline relay --congestion`: BBR if the kernel has it). So [`UploadRoute::FromRelay`] (plain
+//!    TCP from the relay) does not predict [`UploadRoute::Through`], and the gains of `Through` and `Split` over
+//!    `Direct` compare different algorithms.
+//! 4. `--by-fleet` adds the fleet service's choice ([`UploadRoute::Assigned`]): the edge gets the address of the
+//!    fleet service and of no relay. The relays are fresh and the edge names no origin, so the fleet service has no
+//!    B_o(s) and selects by B(c, s) alone.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -33,42 +36,42 @@ use crate::server::TempDir;
 use crate::wan_topology::{Segment, site_address};
 use crate::{Congestion, Lab, LabError, LabSpec};
 
-/// What all cases have in common.
+/// State shared by all cases.
 #[derive(Debug)]
 pub(super) struct UploadRunner {
     pub(super) congestion: Congestion,
-    /// The authority and everybody's certificates, made once.
+    /// The authority and the certificates of all members, created once.
     member_files: MemberFiles,
     _temp_dir: TempDir,
-    /// Labs are built one at a time: their making is short and would delay the packets of the others.
+    /// Only one lab is built at a time: building is short and would delay the packets of running labs.
     build_lock: Mutex<()>,
 }
 
-/// The places of the origin and of the first relay.
+/// Sites of the origin and of the first relay.
 const ORIGIN_SITE: usize = 1;
 const FIRST_RELAY_SITE: usize = 2;
-/// Relays that have certificates.
+/// Number of relays that have certificates.
 const MAX_RELAYS: usize = 3;
 
 impl UploadRunner {
-    /// Makes an authority and its members.
+    /// Creates the authority and the certificates.
     pub(super) fn new(congestion: Congestion) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
-        let folder = TempDir::new().map_err(LabError::at_step("a place for certificates"))?;
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the certificates"))?;
         let addresses: Vec<Ipv4Addr> =
             (0..MAX_RELAYS).map(|relay| site_address(FIRST_RELAY_SITE + relay)).collect();
         let members = MemberFiles::new(&program, folder.path(), &addresses)?;
         Ok(Self { congestion, member_files: members, _temp_dir: folder, build_lock: Mutex::default() })
     }
 
-    /// Does it. The outer error is of the lab, the inner one of what was uploaded.
+    /// Runs one upload. The inner error is a failure of the upload, the outer one of the lab.
     pub(super) fn upload(
         &self,
         case: &UploadCase,
         route: UploadRoute,
     ) -> Result<Result<UploadResult, String>, LabError> {
         let lab = {
-            // Nothing is behind this lock that a failure of another thread could have spoilt.
+            // The lock protects no data, so the panic of another thread does not matter.
             let _one_at_a_time = self.build_lock.lock().unwrap_or_else(PoisonError::into_inner);
             Lab::start(&LabSpec {
                 congestion: self.congestion,
@@ -77,9 +80,9 @@ impl UploadRunner {
                 ..LabSpec::new(case.links.clone())
             })?
         };
-        // Edges connect before anything is measured.
+        // The links must carry data before the measurement, because the edge connects to its relay.
         lab.start_links()?;
-        let folder = TempDir::new().map_err(LabError::at_step("a place for a lab's files"))?;
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the lab's files"))?;
         let run = |from: UploadSource<'_>, to: usize| {
             upload::upload(&lab, from, to, case.length).map_err(|e| e.to_string())
         };
@@ -106,7 +109,7 @@ impl UploadRunner {
                 processes.and_then(|processes| {
                     let got = run(UploadSource::Edge, ORIGIN_SITE)?;
                     let relay = relay_index_in_use(&processes.edge.log_text())
-                        .ok_or("the edge does not say which relay it uses")?;
+                        .ok_or("the edge's log does not name a relay")?;
                     Ok(UploadResult { relay: Some(relay), ..got })
                 })
             }
@@ -117,7 +120,7 @@ impl UploadRunner {
         Ok(came.map(|got| UploadResult { p99_lateness_s: late_s, dropped_before_emulator: unseen, ..got }))
     }
 
-    /// Starts who is needed, and waits until they are ready.
+    /// Starts the processes that the route needs, and waits until they are ready.
     fn start_processes(
         &self,
         lab: &Lab,
@@ -140,13 +143,13 @@ impl UploadRunner {
             UploadRoute::Direct(_) | UploadRoute::FromRelay(_) => &mut command,
         };
         match route {
-            // Without anybody who steers, a connection has the default route's link.
+            // Without path management, a connection uses only the link of the default route.
             UploadRoute::Split(_) => command.arg("--no-paths"),
             _ => command.args(case.links.iter().flat_map(|link| ["--link", &link.name])),
         };
         let edge = FleetProcess::start("edge", work_dir, &mut command, |command| lab.spawn(command))?
             .wait_until_ready(READY_MESSAGE)?;
-        // Two connections are made ready: three round trips each, and the other links join.
+        // The edge prepares two connections: three RTTs each, and subflows over the other links.
         std::thread::sleep(if by_fleet { ASSIGNMENT_TIMEOUT } else { WARM_UP_TIME });
         Ok(Processes { edge, _relays: relays, _service: service })
     }
@@ -163,12 +166,13 @@ impl UploadRunner {
         let name = relay_name(relay);
         let mut command = self.member_files.command(work_dir, &["relay"]);
         command.args(["--listen", &at, "--certificate", &format!("{name}.pem"), "--allow-net", "10.99.0.0/24"]);
-        // Uploads to the relay itself end on its own host, which no network opens.
+        // Uploads to the relay itself end at its own address, which must be allowed explicitly.
         command.args(["--allow-net", &site_address(site).to_string()]);
-        // A copy of its own: what the service brings is written there.
+        // The relay needs its own copy of the revocation list, because updates from the fleet service are written
+        // to it.
         let revoked = work_dir.join(format!("{name}-revoked.pem"));
         let original = self.member_files.folder().join("revoked.pem");
-        std::fs::copy(original, &revoked).map_err(LabError::at_step(format!("{name}'s list of the revoked")))?;
+        std::fs::copy(original, &revoked).map_err(LabError::at_step(format!("{name}'s revocation list")))?;
         command.args(["--allow-port", &RECEIVER_PORT.to_string(), "--revoked"]).arg(revoked);
         if announced {
             command.args(["--fleet", &service_url(), "--announce", &at, "--capacity", "200Mbit/s"]);
@@ -177,7 +181,7 @@ impl UploadRunner {
             .wait_until_ready(READY_MESSAGE)
     }
 
-    /// The fleet's service, with a copy of the authority: a running one has it for itself.
+    /// Starts the fleet service with a copy of the authority's directory, which a running service locks.
     fn start_service(&self, lab: &Lab, work_dir: &Path) -> Result<FleetProcess, LabError> {
         let copy = work_dir.join(CA_DIR);
         let copied = Command::new("cp").arg("-a").arg(self.member_files.folder().join(CA_DIR)).arg(&copy).status();
@@ -186,13 +190,15 @@ impl UploadRunner {
         }
         let mut command = self.member_files.command(work_dir, &["fleet"]);
         let own = site_address(0).to_string();
-        command.args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca"]).arg(copy);
+        command
+            .args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca-dir"])
+            .arg(copy);
         FleetProcess::start("service", work_dir, &mut command, |command| lab.spawn_at_site(0, command))?
             .wait_until_ready(READY_MESSAGE)
     }
 }
 
-/// Who runs during an upload; all end with it.
+/// Processes of one upload; dropping them ends all.
 #[derive(Debug)]
 struct Processes {
     edge: FleetProcess,
@@ -200,7 +206,7 @@ struct Processes {
     _service: Option<FleetProcess>,
 }
 
-/// What lies between the places of a case.
+/// The segments between the sites of a case.
 fn segments(case: &UploadCase) -> Vec<Segment> {
     let between = |from: usize, to: usize, link: LinkSpec| Segment { from, to, link };
     let mut all = vec![between(0, ORIGIN_SITE, case.direct.link("direct"))];
@@ -212,7 +218,7 @@ fn segments(case: &UploadCase) -> Vec<Segment> {
     all
 }
 
-/// The relay that new flows go through, by the last word of the edge about it.
+/// Index of the relay of new flows, according to the last such line of the edge's log.
 fn relay_index_in_use(said: &str) -> Option<usize> {
     let used = relay_in_use(said)?;
     (0..MAX_RELAYS)
@@ -223,13 +229,13 @@ fn service_url() -> String {
     format!("https://{}:{SERVICE_PORT}", site_address(0))
 }
 
-/// What says that one of them is ready.
+/// Log text that shows that a process is ready.
 const READY_MESSAGE: &str = "listens on";
 const RELAY_PORT: u16 = 4443;
 const SERVICE_PORT: u16 = 4444;
-/// Three round trips of 400 ms, twice.
+/// Twice three RTTs of 400 ms.
 const WARM_UP_TIME: Duration = Duration::from_millis(2500);
-/// An edge measures its candidates for five seconds at most, and asks.
+/// An edge measures its candidates for at most five seconds before it requests an assignment.
 const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -249,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edge_says_which_relay_it_has() {
+    fn the_relay_in_use_is_read_from_the_edges_log() {
         let said = "marline: edge listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through 10.99.0.4\n";
         assert_eq!(relay_index_in_use(said), Some(1));
         assert_eq!(relay_index_in_use("marline: new flows go directly"), None);

@@ -1,18 +1,19 @@
-//! BASS's figures as rows, and what they are judged by.
+//! Result rows and thresholds of BASS, from measurements in virtual or real time.
 //!
-//! In: cases and what was measured of them, in whatever time. Out: [`Row`]s and [`Floor`]s.
-//!
-//! 1. `F5`, `X-upload`: of each set of links each link's own rate by plain TCP, the sum, and what edge and relay make of it; steady
-//!    rates, for a live stream lasts. *Efficiency* is theirs over the sum.
-//! 2. `F8`: the edge's rate to relays by their distance.
-//! 3. `F9`: at each origin the rate through the relay that is chosen by BASS's line 6 from what was measured, through one that is drawn
-//!    (the mean of all), and through the best; where the service chose too, through its relay. `F10`: γ = chosen over best.
-//! 4. `F11`: plain TCP over the better one of both links, edge and relay over one, edge and relay over both; whole uploads of the
-//!    same length. Gain is the third over the first: *aggregation*, the third over the second, times *split*, the second over the
-//!    first. `F12` is the distribution of gains.
-//! 5. Repetitions are averaged before anything is divided. A case that lacks a way has no row.
-//! 6. Plain TCP of `F11` counts with the fastest of its kept runs of one seed. Nothing of marline takes part in it, so its
-//!    runs should agree; one that a busy machine slowed down would make gains of nothing. How many disagree is a row of `F12`.
+//! 1. `F5`, `X-upload`: for each set of links the rate of each link with plain TCP, their sum, and the rate of edge
+//!    and relay. Rates are steady ones, because a live stream is long. *Efficiency* is the rate of edge and relay
+//!    divided by the sum.
+//! 2. `F8`: the edge's rate to relays, by distance.
+//! 3. `F9`: for each origin the rate through the relay that line 6 of Algorithm 1 selects from the measured rates,
+//!    through a random relay (the mean of all), and through the best one; if measured, also through the relay that
+//!    the fleet service assigned. `F10`: γ = selected divided by best.
+//! 4. `F11`: plain TCP over the better link, edge and relay over one link, edge and relay over both, for uploads of
+//!    the same length. The gain is the third divided by the first. It is the product of *aggregation* (the third
+//!    divided by the second) and *split* (the second divided by the first). `F12` is the distribution of gains.
+//! 5. Repetitions are averaged before ratios are computed. A case without one of its routes has no row.
+//! 6. For plain TCP of `F11` the fastest of the stored runs with the same seed counts. marline does not take part
+//!    in these runs, so they should agree. A run that a busy machine slowed down would create an apparent gain. A
+//!    row of `F12` gives the number of runs that disagree.
 
 use marline_core::units::Duration;
 
@@ -23,7 +24,7 @@ use crate::reproduce::measurement;
 use crate::reproduce::threshold::{Bound, Threshold};
 use crate::results::{ResultRow, round_to_thousandths, stats};
 
-/// What was measured, and what it was measured of.
+/// The cases and their measurements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Results<'a> {
     pub(super) cases: &'a [UploadCase],
@@ -39,14 +40,14 @@ struct Gain {
     both: f64,
 }
 
-/// What there was to choose from at an origin, and what was chosen.
+/// The relays of an origin, and which of them was selected.
 #[derive(Clone, PartialEq, Debug)]
 struct RelayChoice {
-    /// What each relay brings, in Mbit/s.
+    /// Rate through each relay in Mbit/s.
     relay_rates: Vec<f64>,
-    /// Which one is foretold to be best.
+    /// Index of the relay with the highest predicted rate.
     chosen: usize,
-    /// Which one the service gave; none: it was not asked.
+    /// Index of the relay that the fleet service assigned, if it was measured.
     assigned: Option<usize>,
 }
 
@@ -57,7 +58,7 @@ impl RelayChoice {
 }
 
 impl Results<'_> {
-    /// Rows of these artefacts, and what they are judged by.
+    /// The rows of these artefacts, and their thresholds.
     pub(super) fn rows(&self, wants: impl Fn(&str) -> bool) -> (Vec<ResultRow>, Vec<Threshold>) {
         let (mut rows, mut floors) = (Vec::new(), Vec::new());
         for artefact in ["F5", "X-upload"].into_iter().filter(|artefact| wants(artefact)) {
@@ -77,7 +78,7 @@ impl Results<'_> {
         (rows, floors)
     }
 
-    /// The cases of an artefact, each once.
+    /// The cases of an artefact, without repetitions.
     fn cases_of(&self, artefact: &str) -> Vec<&UploadCase> {
         let mut cases: Vec<&UploadCase> = Vec::new();
         for case in self.cases.iter().filter(|case| case.artefact == artefact) {
@@ -88,7 +89,7 @@ impl Results<'_> {
         cases
     }
 
-    /// The mean over repetitions; none: one of them is missing.
+    /// Mean of a value over the repetitions; `None` if one of them is missing.
     fn mean(&self, case: &UploadCase, route: UploadRoute, of: impl Fn(&UploadResult) -> f64) -> Option<f64> {
         let again = self.cases.iter().filter(|c| (c.artefact, &c.name) == (case.artefact, &case.name));
         let value = |case: &UploadCase| {
@@ -102,21 +103,22 @@ impl Results<'_> {
         self.mean(case, route, |measured| measured.mbps)
     }
 
-    /// The rates of all kept runs with this seed (rule 6).
+    /// The rates of all stored runs with this seed (rule 6).
     fn runs(&self, case: &UploadCase, route: UploadRoute) -> Vec<f64> {
         let name = UploadId::new(case, route, self.congestion);
         let kept = self.measurements.iter().filter(|cell| cell.id == name);
         kept.filter_map(|cell| Some(cell.result().ok()?.mbps)).collect()
     }
 
-    /// Plain TCP's rate over one link: the mean over repetitions of the fastest run of each (rule 6).
+    /// Rate of plain TCP over one link: the mean over repetitions of the fastest run of each (rule 6).
     fn direct_rate(&self, case: &UploadCase, route: UploadRoute) -> Option<f64> {
         let again = self.cases.iter().filter(|c| (c.artefact, &c.name) == (case.artefact, &case.name));
         let fastest = |case: &UploadCase| self.runs(case, route).into_iter().reduce(f64::max);
         stats::mean(&again.map(fastest).collect::<Option<Vec<f64>>>()?)
     }
 
-    /// How many uploads of plain TCP were repeated with the same seed, and how many of them differ by more than a fifth.
+    /// Number of plain TCP uploads that were repeated with the same seed, and how many of them differ by more than
+    /// a fifth.
     fn disturbed_count(&self) -> (usize, usize) {
         let routes = |case: &UploadCase| case.routes.iter().map(|route| (case.clone(), *route)).collect::<Vec<_>>();
         let plain = self.cases.iter().filter(|case| case.artefact == "F11").flat_map(routes);
@@ -127,6 +129,7 @@ impl Results<'_> {
         (repeated.len(), repeated.iter().filter(differ).count())
     }
 
+    /// Rows and threshold of one case of `F5` or `X-upload` (rule 1).
     fn upload(&self, case: &UploadCase, rows: &mut Vec<ResultRow>, floors: &mut Vec<Threshold>) {
         let steady = |route| self.mean(case, route, |measured| measured.steady_mbps);
         let alone: Option<Vec<f64>> = (0..case.links.len()).map(|at| steady(UploadRoute::Direct(at))).collect();
@@ -142,7 +145,8 @@ impl Results<'_> {
         if artefact != "X-upload" {
             return;
         }
-        // Two links of which one is a tenth: the small one may bring nothing, but must take nothing.
+        // One link has a tenth of the other's rate: the slow link need not add anything, but must not reduce the
+        // rate.
         let unequal = best > 0.85 * sum;
         let (says, of, least) = match unequal {
             true => ("of the best link's rate", best, 97.0),
@@ -153,6 +157,7 @@ impl Results<'_> {
         floors.push(Threshold { note, ..new_threshold(artefact, name, says, ours / of * 100.0, bound, "%") });
     }
 
+    /// Rows of `F9` and `F10` (rule 3).
     fn choices(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<ResultRow>) {
         let mut all: Vec<RelayChoice> = Vec::new();
         for case in self.cases_of("F9") {
@@ -164,6 +169,7 @@ impl Results<'_> {
             else {
                 continue;
             };
+            // Line 6 of Algorithm 1: the rate through a relay is predicted as min(B(c, s), B_o(s)).
             let foretold: Vec<f64> = to.iter().zip(&from).map(|(to, from)| to.min(*from)).collect();
             let chosen = index_of_max(&foretold);
             let given = measurement::latest(
@@ -188,6 +194,7 @@ impl Results<'_> {
         }
         let mut choosers: Vec<(&str, Vec<f64>, Vec<f64>)> = Vec::new();
         let mut chooser = |name, rate: &dyn Fn(&RelayChoice) -> Option<f64>| {
+            // A method counts only if it has a rate for every origin, so that all means cover the same origins.
             let rates: Option<Vec<f64>> = all.iter().map(rate).collect();
             if let Some(rates) = rates.filter(|rates| !rates.is_empty()) {
                 let gammas = rates.iter().zip(&all).map(|(rate, choice)| rate / choice.best()).collect();
@@ -216,6 +223,7 @@ impl Results<'_> {
         }
     }
 
+    /// The rates of one origin; `None` if a route is missing.
     fn gain(&self, case: &UploadCase) -> Option<Gain> {
         let of = |is: fn(&UploadRoute) -> bool| {
             let rate = |route: &UploadRoute| match route {
@@ -232,6 +240,7 @@ impl Results<'_> {
         })
     }
 
+    /// Rows and threshold of `F11` and `F12` (rules 4 and 6).
     fn gains(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<ResultRow>, floors: &mut Vec<Threshold>) {
         let all: Vec<(&UploadCase, Gain)> =
             self.cases_of("F11").into_iter().filter_map(|case| Some((case, self.gain(case)?))).collect();
@@ -296,15 +305,16 @@ impl Results<'_> {
     }
 }
 
-/// Runs of one seed that differ more than this were disturbed. chosen: the others repeat within a few percent.
+/// Runs with the same seed that differ by more than this factor were disturbed. Chosen: others repeat within a few
+/// percent.
 const MAX_RUN_RATIO: f64 = 1.2;
-/// Who is compared in `F11`.
+/// The clients that `F11` compares.
 pub(super) const DIRECT_TCP: &str = "tcp, the better link";
 pub(super) const SPLIT_ONE_LINK: &str = "edge and relay, one link";
 pub(super) const BOTH_LINKS: &str = "edge and relay, both links";
-/// The case of what is over all origins.
+/// Case of rows over all origins.
 pub(super) const ALL_ORIGINS: &str = "all origins";
-/// BASS §V-B.2 and §V-C. The median is of "over 50% of the tests".
+/// Values of BASS sections V-B.2 and V-C. The median is of "over 50% of the tests".
 const PAPER_HITS: f64 = 77.0;
 const PAPER_MIN_GAIN: f64 = 1.14;
 const PAPER_MEDIAN_GAIN: f64 = 6.0;
@@ -339,7 +349,7 @@ fn new_threshold(
     }
 }
 
-/// How many have the best relay, in percent; beside the best plan's.
+/// Threshold of the share of edges that have the best relay, in percent, compared with the best plan's.
 pub(super) fn hit_threshold(case: &str, measured: f64, best: f64) -> Threshold {
     let says = "γ = 1 in 90 %, else 2 points less than the best plan's";
     let bound = Bound::AtLeast((best - 2.0).min(90.0));
@@ -374,7 +384,7 @@ mod tests {
     const EFFORT: Effort = Effort { runs: 1, quick: true, includes_fleet: false };
 
     #[test]
-    fn the_gain_is_aggregation_times_split_over_the_better_link() {
+    fn the_gain_is_the_product_of_aggregation_and_split() {
         let origins = cases("F11", EFFORT);
         let mut cells = Vec::new();
         for (case, factor) in origins.iter().zip([1.0, 2.0, 4.0]) {
@@ -403,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slowed_run_of_plain_tcp_makes_no_gain() {
+    fn a_slow_repetition_of_plain_tcp_does_not_create_a_gain() {
         let origins = &cases("F11", EFFORT)[..1];
         let case = &origins[0];
         let rate = |route: &UploadRoute| match route {
@@ -414,7 +424,7 @@ mod tests {
         let mut cells: Vec<UploadMeasurement> =
             case.routes.iter().map(|route| cell(case, *route, rate(route))).collect();
         assert!(!judged(origins, &cells).0.iter().any(|row| row.metric.contains("repeated")));
-        // Measured again on a machine that stood still for a while.
+        // Repeated on a machine that was stalled for a while.
         cells.extend([cell(case, UploadRoute::Direct(0), 0.5), cell(case, UploadRoute::Direct(1), 1.9)]);
         let (rows, _) = judged(origins, &cells);
         assert_eq!(value(&rows, "F12", BOTH_LINKS, "most").measured, Some(3.0));
@@ -424,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_are_judged_by_the_sum_and_unequal_ones_by_the_best_link() {
+    fn uploads_are_compared_with_the_sum_and_unequal_ones_with_the_best_link() {
         let sets = cases("X-upload", Effort { quick: false, ..EFFORT });
         let rates = |case: &UploadCase, measured: f64| {
             let widths: &[f64] = match case.name.as_str() {
@@ -443,11 +453,11 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_is_what_line_6_says_and_gamma_what_came_of_it() {
+    fn the_choice_follows_line_6_and_gamma_compares_it_with_the_best() {
         let choices = cases("F9", Effort { includes_fleet: true, ..EFFORT });
         let case = &choices[0];
         let mut cells = Vec::new();
-        // To, from, through: the second relay is foretold, the third is best.
+        // Rates to, from and through each relay: the second one is predicted to be best, the third one is.
         for (at, [to, from, through]) in [[9.0, 4.0, 4.0], [8.0, 7.0, 6.0], [6.0, 9.0, 8.0]].into_iter().enumerate()
         {
             cells.extend([cell(case, UploadRoute::ToRelay(at), to), cell(case, UploadRoute::FromRelay(at), from)]);
@@ -467,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hit_rates_floor_is_nine_of_ten_or_two_points_less_than_the_best() {
+    fn the_hit_rate_threshold_is_90_percent_or_two_points_below_the_best_plan() {
         assert!(hit_threshold("a", 90.0, 99.0).is_met());
         assert!(hit_threshold("a", 85.0, 86.7).is_met());
         assert!(!hit_threshold("a", 84.0, 86.7).is_met());

@@ -1,9 +1,9 @@
-//! Measures what is not there yet, in real time or in virtual time.
+//! Measures what is not stored yet, in real time or in virtual time.
 //!
-//! In: cases, and a [`Book`]. Out: the book's cells.
-//!
-//! 1. Uploads over the same links never happen at once. Several labs may, each with links of its own: `--jobs`.
-//! 2. The ways of one case follow each other, so that whatever the machine does meanwhile, it does to all of them.
+//! 1. Uploads over the same links never run at once. Several labs may run in parallel, each with its own links
+//!    (`--jobs`).
+//! 2. The routes of one case are measured one after the other, so that a disturbance of the machine affects all of
+//!    them.
 
 use super::config::{UploadCase, UploadRoute};
 use super::measurement::{UploadId, UploadMeasurement, UploadResult};
@@ -29,7 +29,7 @@ pub(super) fn measure_real(
     measure_all(cases, results, runner.congestion.name(), jobs, each)
 }
 
-/// Measures in virtual time, on every processor.
+/// Measures in virtual time, on all CPU cores.
 pub(super) fn measure_simulated(
     cases: &[UploadCase],
     congestion: &str,

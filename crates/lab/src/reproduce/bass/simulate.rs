@@ -1,13 +1,11 @@
 //! One upload in virtual time.
 //!
-//! In: a [`Case`], a [`Way`]. Out: [`Measured`].
-//!
-//! 1. TCP and MPTCP are sim's models of the kernel's ([`marline_sim::mptcp_sim`]), steered as `marline paths --goal speed` does.
-//!    Links are the same both ways, so that a download stands for an upload.
-//! 2. What lies behind a link adds its round trip to the link's and its loss to the link's; its queue is not modelled, for it is
-//!    wider than the links.
-//! 3. Through a relay an upload has what BASS says (Algorithm 1, line 6): the smaller one of what reaches the relay and of what
-//!    the relay reaches. Edge, relay, TLS and their buffers are not modelled: real time has them.
+//! 1. TCP and MPTCP are the simulator's models of the kernel's ([`marline_sim::mptcp_sim`]), managed as `marline
+//!    paths` does for throughput. Links are symmetric, so that a download stands for an upload.
+//! 2. A segment behind a link adds its RTT and loss to those of the link. Its queue is not modeled, because the
+//!    segment is faster than the links.
+//! 3. Through a relay an upload has the rate of BASS's Algorithm 1, line 6: the smaller of the rates to the relay
+//!    and from the relay. Edge, relay, TLS and their buffers are not modeled; the lab has them.
 
 use marline_core::paths::{Config, Goal, Paths, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
@@ -19,7 +17,7 @@ use super::measurement::{SETTLE_TIME, UploadResult};
 use crate::mptcp::testbed::ENERGY_MODEL;
 use crate::results::energy::device_model;
 
-/// Uploads.
+/// Simulates one upload.
 pub(super) fn upload(case: &UploadCase, route: UploadRoute) -> Result<UploadResult, String> {
     let behind = |leg: PathSegment| case.links.iter().map(move |link| combined_link(link, leg)).collect::<Vec<_>>();
     let relay = |at: usize| case.relays.get(at).copied().ok_or_else(|| format!("there is no relay {}", at + 1));
@@ -40,27 +38,27 @@ pub(super) fn upload(case: &UploadCase, route: UploadRoute) -> Result<UploadResu
     }
 }
 
-/// The relay through which most goes, by line 6; the first of equals.
+/// Index of the relay with the highest rate by line 6; the first of equals.
 pub(super) fn best_relay(case: &UploadCase) -> usize {
     let rate = |at: usize| upload(case, UploadRoute::Through(at)).map_or(0.0, |measured| measured.mbps);
     let rates: Vec<f64> = (0..case.relays.len()).map(rate).collect();
     index_of_max(&rates)
 }
 
-/// The place of the largest; the first of equals.
+/// Index of the largest value; the first of equals.
 pub(super) fn index_of_max(rates: &[f64]) -> usize {
     let better = |best: usize, at: usize| if rates[at] > rates[best] { at } else { best };
     (0..rates.len()).reduce(better).unwrap_or(0)
 }
 
-/// A link and what is behind it, as one (rule 2).
+/// A link and the segment behind it as one link (rule 2).
 fn combined_link(link: &LinkSpec, leg: PathSegment) -> LinkSpec {
     let kept = link.loss.mean().complement().as_f64() * leg.loss.complement().as_f64();
     let loss = Loss::Independent(Ratio::from_ppm(((1.0 - kept) * 1e6).round() as u32));
     LinkSpec { rtt: link.rtt + leg.rtt, loss, ..link.clone() }
 }
 
-/// What these links carry in this time.
+/// Simulates what these links carry in this time.
 fn simulate_links(links: Vec<LinkSpec>, length: Duration, seed: u64) -> Result<UploadResult, String> {
     if links.is_empty() {
         return Err("there is no such link".into());
@@ -68,13 +66,13 @@ fn simulate_links(links: Vec<LinkSpec>, length: Duration, seed: u64) -> Result<U
     let model = device_model(ENERGY_MODEL);
     let config =
         Config { policy: Policy::Marline, goal: Goal::Speed, ..Config::new(model.clone(), link_configs(&links)) };
-    // More than any link carries by then.
+    // More than any link carries within the length.
     let mut scenario = MptcpScenario::new(model, links, download_workload(DataSize::from_bytes(1 << 50)));
     (scenario.seed, scenario.time_limit, scenario.sample_interval) = (seed, length, SAMPLE_INTERVAL);
     scenario.is_mptcp = scenario.links.len() > 1;
     scenario.server.max_joins = scenario.links.len();
     let widest = scenario.links.iter().map(rate).max().unwrap_or_default();
-    // The window of a kernel that lets buffers grow: several round trips of the widest link.
+    // The receive window of a kernel with growing buffers: several RTTs at the rate of the fastest link.
     scenario.server.receive_window = scenario.server.receive_window.max(widest * RECEIVE_WINDOW_TIME);
     let outcome = match scenario.is_mptcp {
         true => MptcpSim::new(scenario, Paths::new(config)).run().0,
@@ -96,9 +94,9 @@ fn rate(link: &LinkSpec) -> Bitrate {
     }
 }
 
-/// How finely the course is followed.
+/// Interval of the recorded timeline.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// chosen: no window shall hold back what the links' own could carry.
+/// Chosen: the receive window must not limit the rate of the links.
 const RECEIVE_WINDOW_TIME: Duration = Duration::from_millis(800);
 
 #[cfg(test)]
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn both_links_through_a_relay_carry_twice_a_link_where_nothing_is_lost() {
+    fn without_loss_both_links_through_a_relay_carry_twice_the_rate_of_one() {
         let clean = case(PathSegment::new(Duration::from_millis(40), Ratio::ZERO));
         let one = upload(&clean, UploadRoute::Direct(0)).unwrap().steady_mbps;
         let both = upload(&clean, UploadRoute::Through(1)).unwrap().steady_mbps;
@@ -129,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_split_answers_loss_sooner() {
+    fn a_split_path_recovers_from_loss_sooner() {
         let bad = case(PathSegment::new(Duration::from_millis(200), Ratio::from_ppm(10_000)));
         let [direct, split, through] = [UploadRoute::Direct(0), UploadRoute::Split(1), UploadRoute::Through(1)]
             .map(|route| upload(&bad, route).unwrap().mbps);
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn links_in_series_add_round_trips_and_losses() {
+    fn links_in_series_add_rtts_and_losses() {
         let lossy = LinkSpec { loss: Loss::Independent(Ratio::from_percent(1)), ..config::link("wifi0", 8, 10) };
         let both = combined_link(&lossy, PathSegment::new(Duration::from_millis(30), Ratio::from_percent(2)));
         assert_eq!((both.rtt, both.loss.mean().ppm()), (Duration::from_millis(40), 29_800));

@@ -1,10 +1,10 @@
-//! BASS's figures for people.
+//! Tables of BASS's figures for people.
 
 use super::rows::{BOTH_LINKS, DIRECT_TCP, SPLIT_ONE_LINK};
 use crate::html_report::Table;
 use crate::results::ResultRow;
 
-/// An artefact's rows; none: there are none.
+/// The table of an artefact; `None` if it has no rows.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
     let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact && row.metric != "floor").collect();
     if of.is_empty() {
@@ -17,7 +17,7 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
     })
 }
 
-/// One line for each case and client, a column for each thing that is measured, the paper's before ours where it says one.
+/// One line per case and client, one column per metric, preceded by the paper's value where it has one.
 fn wide_table(rows: &[&ResultRow]) -> Table {
     let mut keys: Vec<(&str, &str)> = rows.iter().map(|row| (row.case.as_str(), row.policy.as_str())).collect();
     keys.dedup();
@@ -32,7 +32,7 @@ fn wide_table(rows: &[&ResultRow]) -> Table {
         rows.iter().find(|row| (row.case.as_str(), row.policy.as_str()) == key && row.metric == metric)
     };
     let said = |metric: &str| rows.iter().any(|row| row.metric == metric && row.paper.is_some());
-    let mut header = vec!["case".to_owned(), "who".to_owned()];
+    let mut header = vec!["case".to_owned(), "client".to_owned()];
     for (metric, unit) in &metrics {
         header.extend(said(metric).then(|| format!("paper: {metric}")));
         header.push(format!("{metric} {unit}").trim().to_owned());
@@ -58,10 +58,10 @@ fn plain_table(rows: &[&ResultRow]) -> Table {
         let (case, policy, metric) = (row.case.clone(), row.policy.clone(), row.metric.clone());
         vec![case, policy, metric, format_number(row.paper), with_spread(row), row.unit.clone()]
     };
-    table_of(&["case", "who", "what", "paper", "ours", ""], rows.iter().map(line).collect())
+    table_of(&["case", "client", "what", "paper", "ours", ""], rows.iter().map(line).collect())
 }
 
-/// One line for each origin.
+/// One line per origin.
 fn origin_table(rows: &[&ResultRow]) -> Table {
     let gains = rows.iter().filter(|row| row.metric == "gain");
     let line = |gain: &&ResultRow| {
@@ -77,7 +77,7 @@ fn origin_table(rows: &[&ResultRow]) -> Table {
         line.push(format_number(gain.measured));
         line
     };
-    table_of(&["origin", "its way", DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS, "gain"], gains.map(line).collect())
+    table_of(&["origin", "its path", DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS, "gain"], gains.map(line).collect())
 }
 
 fn table_of(header: &[&str], rows: Vec<Vec<String>>) -> Table {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_origin_is_one_line_with_its_way_and_gain() {
+    fn an_origin_is_one_line_with_its_path_and_gain() {
         let rate = |policy: &str, value: f64| ResultRow {
             measured: Some(value),
             note: Some("100 ms, 1% lost".into()),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_of_one_case_and_client_is_one_line() {
+    fn the_metrics_of_a_case_and_client_are_one_line() {
         let value = |case: &str, metric: &str, paper, measured| ResultRow {
             paper,
             measured: Some(measured),
@@ -119,7 +119,7 @@ mod tests {
             value("load 90 %", "γ = 1", None, 60.0),
         ];
         let table = table(&rows, "F10").unwrap();
-        assert_eq!(table.header, ["case", "who", "paper: γ = 1", "γ = 1 %", "γ ≥ 0.9 %"]);
+        assert_eq!(table.header, ["case", "client", "paper: γ = 1", "γ = 1 %", "γ ≥ 0.9 %"]);
         assert_eq!(table.rows[0], ["load 50 %", "marline", "77.00", "88.00", "95.00"]);
         assert_eq!(table.rows[1], ["load 90 %", "marline", "–", "60.00", "–"]);
     }

@@ -1,10 +1,10 @@
-//! One upload in real time: who sends, who receives, and how much came when.
+//! One upload in the lab: sender, receiver, and the received bytes over time.
 //!
-//! In: a running lab, where it begins and where it ends. Out: the rates that the receiver had.
-//!
-//! 1. The sender sends as much as it can for a time; what the receiver has by then counts, whatever is on its way.
-//! 2. Through an edge it asks for a tunnel like any program (CONNECT); that is part of the time.
-//! 3. Both ends are threads of this process with sockets in the lab's namespaces: nothing is installed, and one clock measures.
+//! 1. The sender sends as much as it can for a given time. What the receiver has by then counts; bytes in flight do
+//!    not.
+//! 2. Through an edge the sender opens a tunnel with CONNECT, as any program would; that is part of the time.
+//! 3. Both ends are threads of this process with sockets in the lab's namespaces: no other program is needed, and
+//!    one clock measures both.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,15 +21,15 @@ use crate::wan_topology::site_address;
 /// Where an upload begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UploadSource<'a> {
-    /// At the client, by plain TCP over this device.
+    /// In the client namespace, with plain TCP over this device.
     Device(&'a str),
-    /// At the client, through the edge there.
+    /// In the client namespace, through the edge.
     Edge,
-    /// At this place, by plain TCP.
+    /// At this site, with plain TCP.
     Site(usize),
 }
 
-/// Uploads for so long to a place.
+/// Uploads to a site for this time.
 pub(super) fn upload(
     lab: &Lab,
     source: UploadSource<'_>,
@@ -49,11 +49,11 @@ pub(super) fn upload(
             UploadSource::Device(name) => lab.run_at_client(|| send_until(connect_over(name, end, length)?, over)),
             UploadSource::Edge => lab.run_at_client(|| send_until(tunnel(end, length)?, over)),
         };
-        let received = receiving.join().unwrap_or_else(|_| Err(io::Error::other("the receiver has failed")));
+        let received = receiving.join().unwrap_or_else(|_| Err(io::Error::other("the receiver's thread panicked")));
         sent?;
         let timeline = received?;
         match timeline.iter().sum::<u64>() {
-            0 => Err(io::Error::other(format!("nothing came within {} s", length.as_secs()))),
+            0 => Err(io::Error::other(format!("nothing arrived within {} s", length.as_secs()))),
             _ => Ok(to_result(&timeline, length)),
         }
     })
@@ -69,7 +69,7 @@ fn to_result(timeline: &[u64], length: Duration) -> UploadResult {
     UploadResult::rounded(mbps(Duration::ZERO), mbps(settled))
 }
 
-/// A connection over a device.
+/// Connects over a device.
 fn connect_over(device: &str, target: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind_device(Some(device.as_bytes()))?;
@@ -87,7 +87,7 @@ fn send_until(mut stream: TcpStream, deadline: Instant) -> io::Result<()> {
         match stream.write(&part) {
             Ok(_) => {}
             Err(error) if is_retryable(&error) => {}
-            // The receiver closes when its time is over.
+            // The receiver closes the connection at the deadline, so errors after it are expected.
             Err(_) if Instant::now() >= deadline => {}
             Err(error) => return Err(error),
         }
@@ -95,7 +95,7 @@ fn send_until(mut stream: TcpStream, deadline: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the first connection, and counts by slots what comes over it.
+/// Accepts the first connection and counts the received bytes per slot.
 fn count_by_slot(listener: &TcpListener, start: Instant, deadline: Instant) -> io::Result<Vec<u64>> {
     listener.set_nonblocking(true)?;
     let mut stream = loop {
@@ -118,7 +118,7 @@ fn count_by_slot(listener: &TcpListener, start: Instant, deadline: Instant) -> i
             return Ok(timeline);
         }
         match read {
-            Ok(0) => return Err(io::Error::other("the connection ended before its time")),
+            Ok(0) => return Err(io::Error::other("the connection ended too early")),
             Ok(length) => {
                 let slot = (now.duration_since(start).as_nanos() / SLOT.as_nanos()) as usize;
                 timeline.resize(timeline.len().max(slot + 1), 0);
@@ -134,11 +134,11 @@ fn is_retryable(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Where the receiver listens: a port that relays are told to allow.
+/// Port of the receiver, which relays are configured to allow.
 pub(super) const RECEIVER_PORT: u16 = 9000;
-/// A slot of the receiver's account.
+/// Length of a slot of the receiver's timeline.
 const SLOT: Duration = Duration::from_millis(100);
-/// How long a call may wait before the clock is looked at, and how often a listener is.
+/// Timeout of socket calls, after which the deadline is checked; and interval of polling the listener.
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
 const ACCEPT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 const CHUNK_SIZE: usize = 64 * 1024;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_steady_rate_leaves_out_the_beginning() {
+    fn the_steady_rate_excludes_the_beginning() {
         let mut timeline = vec![0_u64; 30];
         timeline.extend([125_000; 70]);
         let measured = to_result(&timeline, Duration::from_secs(10));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_by_the_end_is_counted_and_silence_is_no_error_of_the_receiver() {
+    fn bytes_received_until_the_deadline_count_and_their_absence_is_no_error() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let end = listener.local_addr().unwrap();
         let start = Instant::now();

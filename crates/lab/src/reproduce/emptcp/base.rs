@@ -1,8 +1,9 @@
-//! Table 2 and figures 3 and 4: the energy information base, computed from the model that everything else is measured
-//! with.
+//! Table 2 and figures 3 and 4 of eMPTCP: the energy information base, computed from the device model that all
+//! measurements use.
 //!
-//! In: a model. Out: rows. Table 2's entries are the paper's own, and `emptcp-s3` is fitted to them, so its rows show only how
-//! well a model of this form can be fitted. What figures 3 and 4 show is read off at some rates; the paper prints no numbers.
+//! The entries of table 2 are the paper's. The model `emptcp-s3` is fitted to them, so these rows show only how
+//! well a model of this form can be fitted. Figures 3 and 4 are sampled at some rates; the paper prints no numbers
+//! for them.
 
 use marline_core::energy::{EnergyInfoBase, Model};
 use marline_core::link::LinkKind;
@@ -10,12 +11,13 @@ use marline_core::units::{Bitrate, DataSize};
 
 use crate::results::{ResultRow, round_to_thousandths};
 
-/// Table 2: LTE, below which Wi-Fi LTE alone is best, above which Wi-Fi alone is; Mbit/s.
+/// Table 2: LTE rate, Wi-Fi rate below which LTE alone is best, Wi-Fi rate above which Wi-Fi alone is best; in
+/// Mbit/s.
 const TABLE_2: [(f64, f64, f64); 4] =
     [(0.5, 0.043, 0.234), (1.0, 0.134, 0.502), (1.5, 0.209, 0.803), (2.0, 0.304, 1.070)];
-/// LTE rates of figure 3's columns, in Mbit/s.
+/// LTE rates of the columns of figure 3, in Mbit/s.
 const LTE_RATES: [f64; 6] = [0.5, 1.0, 2.0, 4.0, 6.0, 10.0];
-/// Figure 4: one, four and sixteen megabytes.
+/// Transfer sizes of figure 4, in MB.
 const TRANSFER_SIZES_MB: [u64; 3] = [1, 4, 16];
 
 /// The rows of one of these artefacts.
@@ -43,6 +45,7 @@ const fn model_name() -> &'static str {
     "eib"
 }
 
+/// Rows of table 2, with the deviation from the paper's entry.
 fn table_2(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for (lte, below, above) in TABLE_2 {
@@ -68,7 +71,8 @@ fn table_2(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
     rows
 }
 
-/// Energy per byte of both, over that of the better single link (the figure's grey), across Wi-Fi's rates.
+/// Rows of figure 3: energy per byte of both links divided by that of the better single link, for several Wi-Fi
+/// rates.
 fn figure_3(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for lte in LTE_RATES {
@@ -88,7 +92,8 @@ fn figure_3(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
     rows
 }
 
-/// From which to which Wi-Fi rate both are best for a whole transfer, promotion and tail included.
+/// Rows of figure 4: the range of Wi-Fi rates in which both links are best for a whole transfer, promotion and tail
+/// included.
 fn figure_4(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for megabytes in TRANSFER_SIZES_MB {
@@ -112,7 +117,7 @@ mod tests {
     use crate::results::energy::device_model;
 
     #[test]
-    fn table_2_comes_out_within_six_percent_but_for_its_first_entry() {
+    fn table_2_is_reproduced_within_six_percent_except_its_first_entry() {
         let rows = rows("T2", &device_model(ENERGY_MODEL));
         assert_eq!(rows.len(), 8);
         for (at, row) in rows.iter().enumerate() {
@@ -122,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn both_are_best_for_more_rates_the_larger_the_file() {
+    fn both_links_are_best_for_more_rates_if_the_file_is_larger() {
         let rows = rows("F4", &device_model(ENERGY_MODEL));
         let widths: Vec<f64> = rows
             .chunks(2)

@@ -1,10 +1,11 @@
-//! How far everybody is above the least energy of all schedules that bring the same bytes by the same end.
+//! Comparison with the clairvoyant: how much more energy each client uses than the best schedule that delivers the
+//! same bytes by the same end.
 //!
-//! In: what was done. Out: of each artefact and client the mean, the ninth decile and the worst of energy over the
-//! clairvoyant's; and how far that is above its own bound, below which no schedule can be.
+//! For each artefact and client it reports the mean, the 90th percentile and the maximum of the ratio. It also
+//! reports how far the clairvoyant is above its own lower bound, which no schedule can beat.
 //!
-//! A file of 256 KB and a page have rows and are not in the floor: the clairvoyant needs no round trips, which is most of
-//! what they cost.
+//! A file of 256 KB and the web page have rows but do not count for the threshold: the clairvoyant needs no round
+//! trips, which are most of their cost.
 
 use super::config::EmptcpClient;
 use super::figures::{BOTH_BAD, CLAIRVOYANT, FigureCase, TRACES};
@@ -13,27 +14,28 @@ use super::simulate::{CaseResult, Optimum};
 use crate::html_report::Table;
 use crate::results::{ResultRow, round_to_thousandths, stats};
 
-/// Those of the floor, with the recorded links.
+/// Artefacts that count for the threshold, including the recorded links.
 const THRESHOLD_ARTEFACTS: [&str; 7] = ["F5", "F6", "F8", "F10", "F13", "F16", TRACES];
-/// Those beside it.
+/// Artefacts that only have rows.
 const SMALL_ARTEFACTS: [&str; 2] = ["F15", "F17"];
 
-/// All artefacts that have a clairvoyant.
+/// All artefacts that are compared with a clairvoyant.
 pub(super) fn artefacts() -> impl Iterator<Item = &'static str> {
     THRESHOLD_ARTEFACTS.into_iter().chain(SMALL_ARTEFACTS)
 }
 
-/// Whether the clairvoyant is asked: of ours and of the published controller, and of MPTCP where the paper's sentence on
-/// two bad links is measured by it (§5.3). Not of plain TCP: its packets have more payload than are reckoned with.
+/// Whether a client is compared with the clairvoyant in this case: marline, the published controller, and MPTCP
+/// where the paper's statement on two bad links needs it (section 5.3). Plain TCP is not compared, because its
+/// packets carry more payload than the model assumes.
 pub(super) fn is_compared(figure: &FigureCase, client: EmptcpClient) -> bool {
     let said = figure.artefact == "F16" && figure.case == BOTH_BAD && client == EmptcpClient::Mptcp;
     (said || CLIENTS.contains(&client)) && artefacts().any(|known| known == figure.artefact)
 }
 
-/// Those that are compared with it.
+/// The clients that are compared in all artefacts.
 const CLIENTS: [EmptcpClient; 3] = [EmptcpClient::Emptcp, EmptcpClient::EmptcpSettled, EmptcpClient::Marline];
 
-/// Energy over the clairvoyant's of every run of the floor.
+/// Ratio to the clairvoyant's energy for every run that counts for the threshold.
 pub(super) fn ratios(results: &[CaseResults], client: EmptcpClient) -> Vec<f64> {
     runs_with_optimum(results, client, |artefact| THRESHOLD_ARTEFACTS.contains(&artefact))
         .iter()
@@ -55,7 +57,7 @@ fn energy_ratio((energy, known): &(f64, Optimum)) -> f64 {
     energy / known.energy
 }
 
-/// What is said of a list of runs: the name of the row, its unit, and how.
+/// A statistic over runs: metric of the row, unit, and function.
 type Metric = (&'static str, &'static str, fn(&[(f64, Optimum)]) -> Option<f64>);
 
 const METRICS: [Metric; 5] = [
@@ -66,12 +68,12 @@ const METRICS: [Metric; 5] = [
     ("bound_gap_worst", "%", |runs| stats::quantile(&runs.iter().map(bound_gap_percent).collect::<Vec<_>>(), 1.0)),
 ];
 
-/// Percent by which the clairvoyant is above its own bound.
+/// Percentage by which the clairvoyant is above its lower bound.
 fn bound_gap_percent((_, known): &(f64, Optimum)) -> f64 {
     (known.energy / known.lower_bound - 1.0) * 100.0
 }
 
-/// The rows; the case is the artefact.
+/// The rows; their case is the artefact.
 pub(super) fn rows(results: &[CaseResults]) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for client in CLIENTS {
@@ -96,7 +98,7 @@ pub(super) fn rows(results: &[CaseResults]) -> Vec<ResultRow> {
 
 const ALL_LARGE: &str = "all but F15 and F17";
 
-/// For people.
+/// The rows as a table for people.
 pub(super) fn table(rows: &[ResultRow]) -> Option<Table> {
     let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == CLAIRVOYANT).collect();
     let line = |first: &&ResultRow| {
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_artefact_has_its_mean_decile_and_worst() {
+    fn each_artefact_has_the_mean_the_90th_percentile_and_the_maximum() {
         let mut case = done("F16", BOTH_BAD, &[(EmptcpClient::Marline, [10.0, 100.0])]);
         let known = |energy| Optimum { energy, lower_bound: energy / 1.25, min_seconds: 5.0 };
         case.runs[0].1 = [100.0, 80.0, 50.0]

@@ -1,11 +1,10 @@
-//! What is done in one repetition of a case: links, what happens to them, and the work; and who does it.
+//! Configuration of one repetition of a case: the links over time, the work, and the client. The same
+//! configurations are used in virtual and in real time.
 //!
-//! In: rates and seeds. Out: [`Setting`]s, for virtual and for real time alike.
-//!
-//! 1. Wi-Fi is the first link, over which connections begin (eMPTCP §3.6); LTE is the second.
-//! 2. Rates are of IP packets, one for each second; chance is drawn from the repetition's seed here and nowhere else, so
-//!    that every client meets the same links.
-//! 3. Queues are of fixed size: what a bad second's rate would make of them would let no window grow.
+//! 1. Wi-Fi is the first link, over which connections start (eMPTCP section 3.6); LTE is the second.
+//! 2. Rates are those of IP packets, with one value per second. All randomness is drawn here, from the repetition's
+//!    seed, so that every client gets the same links.
+//! 3. Queues have a fixed size in bytes: a size derived from the rate of a bad second would limit every window.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,33 +15,34 @@ use marline_sim::scenario;
 use marline_sim::spec::{Downlink, LinkSpec, QueueLimit, Uplink};
 use marline_sim::trace::TraceError;
 
-/// Who brings the bytes.
+/// The client that downloads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum EmptcpClient {
-    /// TCP over Wi-Fi.
+    /// Plain TCP over Wi-Fi.
     TcpWifi,
-    /// TCP over LTE.
+    /// Plain TCP over LTE.
     TcpLte,
-    /// MPTCP as the kernel does it.
+    /// MPTCP with the kernel's path manager.
     Mptcp,
     /// MPTCP with LTE as a backup (Raiciu et al.).
     WifiFirst,
-    /// The scheduler of a Markov decision process (Pluntke et al.; §4.6).
+    /// Scheduler based on a Markov decision process (Pluntke et al.; section 4.6).
     Mdp,
-    /// Our re-implementation of eMPTCP, in the literal reading of its text.
+    /// eMPTCP as implemented here, in the literal reading of the paper.
     Emptcp,
-    /// Another reading: paths are judged when their windows are open ([`marline_core::paths::Policy::EmptcpSettled`]).
+    /// Another reading: paths are compared after their windows have opened
+    /// ([`marline_core::paths::Policy::EmptcpSettled`]).
     EmptcpSettled,
-    /// Another reading: LTE alone where Table 2 says so ([`marline_core::paths::Policy::EmptcpTable`]).
+    /// Another reading: LTE alone where table 2 indicates it ([`marline_core::paths::Policy::EmptcpTable`]).
     EmptcpTable,
-    /// Ours, for energy.
+    /// marline's policy, for the least energy.
     Marline,
-    /// Ours, for the most bytes a second.
+    /// marline's policy, for the highest throughput.
     MarlineThroughput,
 }
 
 impl EmptcpClient {
-    /// All of them.
+    /// All clients.
     pub(super) const ALL: [Self; 10] = [
         Self::TcpWifi,
         Self::TcpLte,
@@ -56,10 +56,10 @@ impl EmptcpClient {
         Self::MarlineThroughput,
     ];
 
-    /// The published controller, in every reading of its text.
+    /// The published controller, in every reading of the paper.
     pub(super) const PUBLISHED: [Self; 3] = [Self::Emptcp, Self::EmptcpSettled, Self::EmptcpTable];
 
-    /// As rows name it.
+    /// Name in rows.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::TcpWifi => "single:wifi",
@@ -76,31 +76,31 @@ impl EmptcpClient {
     }
 }
 
-/// What is to be done.
+/// The work of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
-    /// One file over one connection.
+    /// Downloads one file over one connection.
     File(DataSize),
-    /// As much of a file without end as comes in this time.
+    /// Downloads an endless file for a given time.
     Timed {
-        /// How long.
+        /// The time.
         length: Duration,
     },
-    /// The page ([`crate::mptcp::web_page`]).
+    /// Loads the web page ([`crate::mptcp::web_page`]).
     Page,
 }
 
-/// One repetition of a case.
+/// Configuration of one repetition.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct RunConfig {
     /// Wi-Fi, then LTE.
     pub(super) links: Vec<LinkSpec>,
-    /// What is to be done.
+    /// The work.
     pub(super) work: Work,
 }
 
 impl RunConfig {
-    /// Links with a rate in Mbit/s for each second, the last one for ever, and these round trips in milliseconds.
+    /// Links with one rate in Mbit/s per second (the last one stays) and these RTTs in milliseconds.
     pub(super) fn new(wifi: &[f64], lte: &[f64], rtt: [u64; 2], work: Work) -> Self {
         let links = vec![link("wifi", wifi, rtt[0], WIFI_QUEUE), link("lte", lte, rtt[1], LTE_QUEUE)];
         Self { links, work }
@@ -117,7 +117,7 @@ impl RunConfig {
         Ok(Self { links: case.links, work })
     }
 
-    /// The same with so much of the work, if that is a large file; a walk is walked whole.
+    /// Scales the work if it is a large file; the walk is never scaled.
     pub(super) fn scaled(mut self, scale: f64) -> Self {
         self.work = match self.work {
             Work::File(size) if size > UNSCALED_BELOW => {
@@ -129,15 +129,15 @@ impl RunConfig {
     }
 }
 
-/// The device's round trips where the paper says nothing (§4: one server on the campus network), in milliseconds.
+/// RTTs in milliseconds where the paper gives none (section 4: one server on the campus network).
 pub(super) const DEFAULT_RTTS_MS: [u64; 2] = [30, 60];
 
-/// Up to this nothing is scaled: the files of §5 are short enough whole, and κ is a megabyte.
+/// Files up to this size are not scaled: those of section 5 are short enough, and κ is a megabyte.
 const UNSCALED_BELOW: DataSize = DataSize::from_bytes(20_000_000);
-/// chosen: forty packets, and a hundred milliseconds of 8 Mbit/s.
+/// Chosen: forty packets, and a hundred milliseconds at 8 Mbit/s.
 const WIFI_QUEUE: DataSize = DataSize::from_bytes(60_000);
 const LTE_QUEUE: DataSize = DataSize::from_bytes(100_000);
-/// From the client: enough for requests and acknowledgements.
+/// Uplink of both links: enough for requests and ACKs.
 const UPLINK_RATE: Bitrate = Bitrate::from_mbps(5);
 
 fn link(name: &str, mbps: &[f64], rtt: u64, queue: DataSize) -> LinkSpec {
@@ -156,7 +156,8 @@ fn link(name: &str, mbps: &[f64], rtt: u64, queue: DataSize) -> LinkSpec {
     spec
 }
 
-/// Wi-Fi that is on and off for exponentially distributed times of this mean in seconds, beginning off (§4.3, figure 7).
+/// Rates of a Wi-Fi that is off and on for exponentially distributed times with this mean in seconds; it begins off
+/// (section 4.3, figure 7).
 pub(super) fn on_off_rates(seed: u64, mean: f64, [off, on]: [f64; 2], seconds: usize) -> Vec<f64> {
     let mut rng = RandomStream::new(seed, "on-off", 0, Purpose::Other);
     let mut rates = Vec::with_capacity(seconds);
@@ -171,11 +172,12 @@ pub(super) fn on_off_rates(seed: u64, mean: f64, [off, on]: [f64; 2], seconds: u
     rates
 }
 
-/// Wi-Fi of this rate that other nodes share (§4.4): each leaves silence at the rate λ_off, and its sending at λ_on, per
-/// second. (The paper does not say which rate leaves which state; TCP's time grows with λ_off in its figure 10.) They
-/// begin silent. A node that sends takes as much of the channel as two and a half of our frames, being further away
-/// (Heusse et al., INFOCOM 2003). chosen: so that TCP over Wi-Fi needs about twice eMPTCP's time with two nodes and
-/// λ_off = 0.025, as in the paper. So that sentence of §4.4 cannot be confirmed here ([`super::paper`] marks its row).
+/// Rates of a Wi-Fi that other nodes share (section 4.4). Each node leaves its idle state at the rate λ_off and its
+/// sending state at λ_on, per second. (The paper does not state which rate leaves which state; in its figure 10 the
+/// time of TCP grows with λ_off.) All nodes begin idle. A sending node takes as much of the channel as two and a
+/// half of our frames, because it is further away (Heusse et al., INFOCOM 2003). Chosen so that TCP over Wi-Fi
+/// needs about twice the time of eMPTCP with two nodes and λ_off = 0.025, as in the paper. So that statement of
+/// section 4.4 cannot be confirmed here ([`super::paper`] marks its row).
 pub(super) fn shared_wifi_rates(
     seed: u64,
     nodes: usize,
@@ -198,19 +200,19 @@ pub(super) fn shared_wifi_rates(
     sending.into_iter().map(|active| rate / (1.0 + 2.5 * f64::from(active))).collect()
 }
 
-/// Wi-Fi on a walk of 250 s out of an access point's range and back, three times (§4.5, figures 11 and 12: in range most
-/// of the time, out of it at 25 to 40 s). The rate wanders a little with the seed.
+/// Rates of Wi-Fi on a walk of 250 s out of an access point's range and back, three times (section 4.5, figures 11
+/// and 12: in range most of the time, out of range at 25 to 40 s). The seed varies the rate slightly.
 pub(super) fn walk_rates(seed: u64) -> Vec<f64> {
     let mut rng = RandomStream::new(seed, "walk", 0, Purpose::Other);
     (0..WALK_SECONDS).map(|second| walk_rate(second as f64) * (0.9 + 0.2 * uniform(&mut rng))).collect()
 }
 
-/// Seconds of the walk.
+/// Length of the walk in seconds.
 pub(super) const WALK_SECONDS: usize = 250;
 
-/// Seconds and Mbit/s, straight between them. chosen: after figure 12's bends, and in range so fast that eMPTCP carries a
-/// quarter less than MPTCP and a quarter more than Wi-Fi, with 10 Mbit/s of LTE. So these sentences of §4.5 cannot be confirmed
-/// here ([`super::paper`] marks their rows).
+/// Rates on the walk: seconds and Mbit/s, linearly interpolated. Chosen to follow the curve of figure 12. The rate
+/// in range is such that eMPTCP carries a quarter less than MPTCP and a quarter more than Wi-Fi, with 10 Mbit/s of
+/// LTE. So these statements of section 4.5 cannot be confirmed here ([`super::paper`] marks their rows).
 const WALK_RATES: [(f64, f64); 15] = [
     (0.0, 19.0),
     (15.0, 18.0),
@@ -237,8 +239,9 @@ fn walk_rate(second: f64) -> f64 {
     })
 }
 
-/// Rates and round trips of one trace of a category: bad 2 to 6, good 12 to 20 Mbit/s; a server near, over the sea, or far
-/// (§5: Washington, Amsterdam, Singapore), LTE 30 ms further away than Wi-Fi.
+/// Rates in Mbit/s and RTTs in milliseconds of one random trace of a category: bad is 2 to 6, good 12 to 20 Mbit/s.
+/// The server is near, across the ocean, or far away (section 5: Washington, Amsterdam, Singapore), and LTE has 30
+/// ms more than Wi-Fi.
 pub(super) fn random_category(seed: u64, wifi_good: bool, lte_good: bool) -> ([f64; 2], [u64; 2]) {
     let mut rng = RandomStream::new(seed, "category", 0, Purpose::Other);
     let mut rate = |good: bool| {
@@ -254,7 +257,7 @@ fn exponential(rng: &mut RandomStream, mean: f64) -> f64 {
     -mean * (1.0 - uniform(rng)).max(1e-9).ln()
 }
 
-/// From zero to one, one left out.
+/// Uniformly distributed in [0, 1).
 fn uniform(rng: &mut RandomStream) -> f64 {
     (rng.draw() >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -264,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wifi_is_on_and_off_for_the_mean_that_was_asked_for() {
+    fn wifi_is_on_and_off_for_the_configured_mean_time() {
         let rates = on_off_rates(3, 40.0, [0.8, 15.0], 100_000);
         let changes = rates.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!((2250..2750).contains(&changes), "{changes}");
@@ -274,18 +277,18 @@ mod tests {
     }
 
     #[test]
-    fn nodes_send_for_the_share_of_the_time_that_their_rates_say() {
+    fn nodes_send_for_the_share_of_time_given_by_their_rates() {
         let alone = |off| {
             let rates = shared_wifi_rates(1, 2, [0.05, off], 15.0, 100_000);
             rates.iter().filter(|rate| **rate == 15.0).count() as f64 / 1e5
         };
-        // Each is silent for λ_on ÷ (λ_on + λ_off) of the time.
+        // Each node is idle for λ_on ÷ (λ_on + λ_off) of the time.
         assert!((alone(0.025) - 4.0 / 9.0).abs() < 0.03, "{}", alone(0.025));
         assert!((alone(0.05) - 0.25).abs() < 0.03, "{}", alone(0.05));
     }
 
     #[test]
-    fn the_walk_leaves_and_comes_back() {
+    fn the_walk_leaves_the_range_and_returns() {
         let rates = walk_rates(1);
         assert_eq!(rates.len(), WALK_SECONDS);
         assert!(rates[10] > 10.0 && rates[32] < 1.0 && rates[80] > 10.0 && rates[249] > 10.0);
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_category_is_drawn_within_its_bounds_and_scaling_leaves_what_is_small() {
+    fn a_category_stays_within_its_bounds_and_small_files_are_not_scaled() {
         for seed in 0..50 {
             let (rates, rtt) = random_category(seed, false, true);
             assert!((2.0..=6.0).contains(&rates[0]) && (12.0..=20.0).contains(&rates[1]));

@@ -1,20 +1,20 @@
-//! eMPTCP's figures as cases: which links, which work, who does it, how often.
+//! Figures of eMPTCP as cases: links, work, clients and repetitions.
 //!
 //! | artefact | case | work | repetitions |
 //! |---|---|---|---|
-//! | F5, F6 | good and bad Wi-Fi that stays so (§4.2) | 256 MB | 5 |
-//! | F8 (F7: the course of its first) | Wi-Fi on and off, a mean of 40 s (§4.3) | 256 MB | 10 |
-//! | F10 (F9: the course of its first) | other nodes on the channel (§4.4) | 256 MB | 5 |
-//! | F13 (F12: the course of its first) | a walk (§4.5) | 250 s | 5 |
-//! | F15, F16 | four categories (§5.2, §5.3) | 256 KB, 16 MB | 10 |
-//! | F17 | a page of 107 objects (§5.4) | page | 10 |
-//! | X-unequal | links that are far from equal, for throughput | 100 MB | 3 |
+//! | F5, F6 | constant good and bad Wi-Fi (section 4.2) | 256 MB | 5 |
+//! | F8 (F7: timeline of its first run) | Wi-Fi on and off, mean 40 s (section 4.3) | 256 MB | 10 |
+//! | F10 (F9: timeline of its first run) | other nodes on the channel (section 4.4) | 256 MB | 5 |
+//! | F13 (F12: timeline of its first run) | a walk (section 4.5) | 250 s | 5 |
+//! | F15, F16 | four categories (sections 5.2, 5.3) | 256 KB, 16 MB | 10 |
+//! | F17 | a page of 107 objects (section 5.4) | page | 10 |
+//! | X-unequal | links with very different rates, for throughput | 100 MB | 3 |
 //! | X-traces | pairs of recorded links, in virtual time | 48 MB | 1 |
 //! | X-grid | on-off as F8, LTE of 3, 5 and 10, bad Wi-Fi of 0.5, 0.95 and 2 Mbit/s, in virtual time | 256 MB | 10 |
 //! | X-suspend | bad Wi-Fi that becomes good | 160 MB | 3 |
 //!
-//! §4.6's two further schedulers stand in every case of §4; the MDP's, which needs to know the rates, in virtual time
-//! alone.
+//! The two further schedulers of section 4.6 take part in every case of section 4. That of the MDP must know the
+//! rates, so it runs only in virtual time.
 
 use std::time::Duration;
 
@@ -22,31 +22,32 @@ use marline_core::units::DataSize;
 
 use super::config::{self, DEFAULT_RTTS_MS, EmptcpClient, RunConfig, Work};
 
-/// One case and everybody who is compared in it.
+/// One case and the clients that it compares.
 #[derive(Clone, Debug)]
 pub(super) struct FigureCase {
     pub(super) artefact: &'static str,
     pub(super) case: String,
     pub(super) clients: Vec<EmptcpClient>,
-    /// One for each repetition.
+    /// One configuration per repetition.
     pub(super) runs: Vec<RunConfig>,
 }
 
-/// All that are run; F7, F9 and F12 are courses of theirs.
+/// The artefacts that are run; F7, F9 and F12 are timelines of them.
 pub(super) const ARTEFACTS: [&str; 9] = ["F5", "F6", "F8", "F10", "F13", "F15", "F16", "F17", "X-unequal"];
-/// Beside them.
+/// Additional artefact: traffic on a suspended link.
 pub(super) const SUSPEND: &str = "X-suspend";
 
-/// Those that need no links at all: the energy information base.
+/// Artefacts that need no links: the energy information base.
 pub(super) const BASE: [&str; 3] = ["T2", "F3", "F4"];
 /// Pairs of recorded links, in virtual time.
 pub(super) const TRACES: &str = "X-traces";
-/// How sensitive all this is to the rates that the paper does not tell; in virtual time.
+/// Sensitivity to the rates that the paper does not state, in virtual time.
 pub(super) const GRID: &str = "X-grid";
-/// What a clairvoyant was asked for.
+/// Comparison with the clairvoyant.
 pub(super) const CLAIRVOYANT: &str = "X-clairvoyant";
 
-/// What has to be done for an artefact: the courses are those of others, and the clairvoyant's mean is over many.
+/// The artefacts that must be run for this one. Timelines belong to other artefacts, and the clairvoyant's mean
+/// needs many.
 pub(super) fn required_artefacts(name: &str) -> Vec<&str> {
     match name {
         "F7" => vec!["F8"],
@@ -58,26 +59,26 @@ pub(super) fn required_artefacts(name: &str) -> Vec<&str> {
 }
 
 impl FigureCase {
-    /// Whether the paper speaks of the schedulers that are computed and not run (§4.6).
+    /// Whether the paper compares the case with the schedulers of section 4.6.
     pub(super) fn has_computed_schedulers(&self) -> bool {
         self.clients.contains(&EmptcpClient::WifiFirst)
     }
 }
 
-/// A pair of recorded links.
+/// A case with a pair of recorded links.
 pub(super) fn trace_case(case: String, run: RunConfig) -> FigureCase {
     FigureCase { artefact: TRACES, case, clients: WILD_CLIENTS.to_vec(), runs: vec![run] }
 }
 
-/// What is downloaded over recorded links. chosen: a minute or so.
+/// Work over recorded links. Chosen: about a minute.
 pub(super) const TRACE_WORK: Work = Work::File(DataSize::from_bytes(48_000_000));
 
-/// How much is done.
+/// Extent of the reproduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Instead of each figure's repetitions.
+    /// Number of repetitions, instead of each figure's own.
     pub(super) runs: Option<u32>,
-    /// How much of the work.
+    /// Share of the work of large files.
     pub(super) scale: f64,
 }
 
@@ -177,7 +178,7 @@ pub(super) fn figures(artefact: &str, effort: Effort) -> Vec<FigureCase> {
     }
 }
 
-/// One of each sort, small: for a look at whether everything works.
+/// One small case of each kind, to check that everything works.
 pub(super) fn quick_cases() -> Vec<FigureCase> {
     let file = |bytes| Work::File(DataSize::from_bytes(bytes));
     let one = |case: &str, run| FigureCase {
@@ -193,10 +194,10 @@ pub(super) fn quick_cases() -> Vec<FigureCase> {
     ]
 }
 
-/// The artefact of [`short`].
+/// Artefact of [`quick_cases`].
 pub(super) const QUICK: &str = "short";
 
-/// Those of §4.
+/// Clients of section 4.
 const LAB_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::TcpWifi,
     EmptcpClient::Mptcp,
@@ -206,7 +207,7 @@ const LAB_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::EmptcpTable,
     EmptcpClient::Marline,
 ];
-/// Those of §5.
+/// Clients of section 5.
 const WILD_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::TcpWifi,
     EmptcpClient::Mptcp,
@@ -214,7 +215,7 @@ const WILD_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::EmptcpSettled,
     EmptcpClient::Marline,
 ];
-/// Those of the grid.
+/// Clients of the grid.
 const GRID_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::TcpWifi,
     EmptcpClient::Mptcp,
@@ -223,21 +224,22 @@ const GRID_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::EmptcpTable,
     EmptcpClient::Marline,
 ];
-/// §5.1, bad below 8 Mbit/s: Wi-Fi, LTE.
+/// Categories of section 5.1 (bad is below 8 Mbit/s): whether Wi-Fi and LTE are good.
 const CATEGORIES: [(&str, bool, bool); 4] = [
     (BOTH_BAD, false, false),
     ("bad Wi-Fi, good LTE", false, true),
     ("good Wi-Fi, bad LTE", true, false),
     ("good Wi-Fi, good LTE", true, true),
 ];
-/// Where eMPTCP saves most (§5.3).
+/// The category in which eMPTCP saves most (section 5.3).
 pub(super) const BOTH_BAD: &str = "bad Wi-Fi, bad LTE";
 const LARGE_FILE: u64 = 256_000_000;
-/// Mbit/s. The paper: below 1 and above 10 (§4.2, §4.3); LTE's is not told. chosen: amid figure 9's.
+/// Rates in Mbit/s. The paper: below 1 and above 10 for Wi-Fi (sections 4.2, 4.3); LTE's is not stated. Chosen: in
+/// the middle of figure 9's.
 const BAD_WIFI_MBPS: f64 = 0.8;
 const GOOD_WIFI_MBPS: f64 = 15.0;
 const LTE_MBPS: f64 = 10.0;
-/// Seconds of a course; nobody but TCP over Wi-Fi needs more.
+/// Length of generated rates in seconds; only TCP over Wi-Fi needs more.
 const RATE_SECONDS: usize = 3000;
 
 #[cfg(test)]
@@ -245,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_artefact_has_cases_and_every_case_its_repetitions() {
+    fn every_artefact_has_cases_with_repetitions() {
         for artefact in ARTEFACTS.into_iter().chain([SUSPEND, GRID]) {
             let of = |effort| figures(artefact, effort);
             let all = of(Effort { runs: None, scale: 1.0 });

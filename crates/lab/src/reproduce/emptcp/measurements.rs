@@ -1,10 +1,8 @@
-//! All cases in real time: several labs at once, each result kept as soon as it is there.
+//! Runs all cases in real time: several labs in parallel, each result stored as soon as it is available.
 //!
-//! In: figures, and a [`Book`]. Out: the book's cells.
-//!
-//! 1. The order is that of [`ORDER`], repetition by repetition; the clients of one case run side by side, so that whatever
-//!    the machine does meanwhile, it does to all of them.
-//! 2. A case that fails is a cell with its problem. A lab that cannot be built ends everything.
+//! 1. The order is that of [`ARTEFACT_ORDER`], repetition by repetition. The clients of one case run side by side,
+//!    so that a disturbance of the machine affects all of them.
+//! 2. A case that fails is stored with its problem. A lab that cannot be built ends the run.
 
 use std::fmt;
 
@@ -19,20 +17,20 @@ use crate::reproduce::measurement::{self, MeasuredValues, MeasurementId};
 use crate::reproduce::result_set::ResultSet;
 use crate::worker_pool::JOB_COST;
 
-/// One repetition of one client.
+/// Identity of one repetition of one client.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct DownloadId {
     artefact: String,
     case: String,
     #[serde(alias = "who")]
     client: String,
-    /// The server's congestion control.
+    /// Congestion control of the server.
     congestion: String,
-    /// The repetition, from 0, which is also the seed of everything that is drawn.
+    /// Repetition, from 0; also the seed of everything random.
     run: usize,
 }
 
-/// What came of it.
+/// One repetition with its result.
 pub(super) type DownloadMeasurement = measurement::Measurement<DownloadId, RunResult>;
 
 impl DownloadId {
@@ -64,7 +62,7 @@ impl MeasuredValues for RunResult {
     fn to_line(&self) -> String {
         let of = |at: usize| self.links.get(at).map_or(0.0, |link| link.ip_bytes as f64 / 1e6);
         let said = self.daemon_energy_j.zip(self.packet_energy_at_report_j);
-        let said = said.map(|(said, packets)| format!("; the daemon said {said:.1} of {packets:.1} J"));
+        let said = said.map(|(said, packets)| format!("; the daemon reported {said:.1} of {packets:.1} J"));
         format!(
             "{:.2} s, {:.1} MB ({:.1} over Wi-Fi, {:.1} over LTE), {:.2} J{}",
             self.seconds,
@@ -77,11 +75,11 @@ impl MeasuredValues for RunResult {
     }
 }
 
-/// The artefacts in the order in which they are done: what is short and says much first.
+/// The artefacts in the order in which they are run: short and informative ones first.
 const ARTEFACT_ORDER: [&str; 11] =
     ["short", "F17", "F15", "F16", "F5", "X-unequal", "X-suspend", "F13", "F8", "F10", "F6"];
 
-/// Does what the book does not have yet, so many at once.
+/// Measures what is not stored yet, with this many jobs in parallel.
 pub(super) fn measure_all(
     figures: &[FigureCase],
     results: &ResultSet<DownloadId, RunResult>,
@@ -111,7 +109,7 @@ pub(super) fn measure_all(
     results.measure(&all, jobs, name, |_| JOB_COST, one)
 }
 
-/// What is known of one repetition; the last one counts.
+/// The values of one repetition; the last measurement counts.
 pub(super) fn values_of_run<'a>(
     cells: &'a [DownloadMeasurement],
     figure: &FigureCase,
@@ -128,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_artefact_has_its_turn() {
+    fn every_artefact_is_in_the_order() {
         let all = ARTEFACTS.into_iter().chain([SUSPEND, super::super::figures::QUICK]);
         assert!(all.clone().all(|artefact| ARTEFACT_ORDER.contains(&artefact)));
         assert_eq!(all.count(), ARTEFACT_ORDER.len());
     }
 
     #[test]
-    fn what_the_repository_keeps_is_understood() {
+    fn the_committed_measurements_can_be_read() {
         measurement::tests::is_understood::<DownloadId, RunResult>("emptcp");
     }
 
@@ -145,6 +143,6 @@ mod tests {
         let name = DownloadId::new(figure, EmptcpClient::Marline, 0, "cubic");
         let cells = [DownloadMeasurement::new(name, Err("no lab".into()))];
         assert_eq!(values_of_run(&cells, figure, EmptcpClient::Marline, 0, "cubic").unwrap_err(), "no lab");
-        assert_eq!(values_of_run(&cells, figure, EmptcpClient::Marline, 0, "bbr").unwrap_err(), "was not done");
+        assert_eq!(values_of_run(&cells, figure, EmptcpClient::Marline, 0, "bbr").unwrap_err(), "was not run");
     }
 }

@@ -1,14 +1,14 @@
-//! `marline-lab reproduce emptcp`: the evaluation of eMPTCP (CoNEXT 2015, §4 and §5) again, with our own policy beside it.
+//! `marline-lab reproduce emptcp`: reproduces the evaluation of eMPTCP (CoNEXT 2015, sections 4 and 5), with
+//! marline's policy beside it. It prints tables for people or result rows (`--json`).
 //!
-//! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).
-//!
-//! 1. In real time everything is kernel MPTCP over emulated links ([`real`]), several cases at once ([`measurements`]), each kept
-//!    in `evidence/emptcp/lab.jsonl` as soon as it is done; `--continue` goes on there.
-//! 2. `--sim`: the same cases in virtual time ([`simulate`]), with pairs of recorded links, a clairvoyant and the published
-//!    schedulers that are computed beside them; a minute, and nothing is kept.
-//! 3. `--quick` does one case of each sort, small; where the machine forbids a lab, it says so and leaves it out.
-//! 4. `--congestion` is the sender's congestion control, `--scale` how much of large files is downloaded, `--clients`
-//!    who is compared.
+//! 1. Real time uses kernel MPTCP over emulated links ([`real`]), several cases in parallel ([`measurements`]).
+//!    Each is stored in `evidence/emptcp/lab.jsonl` as soon as it is complete; `--continue` resumes there.
+//! 2. `--sim` runs the same cases in virtual time ([`simulate`]), with pairs of recorded links, a clairvoyant, and
+//!    the published schedulers that are computed. It takes a minute, and nothing is stored.
+//! 3. `--quick` runs one small case of each kind; where the machine does not permit a lab, it reports that and
+//!    omits it.
+//! 4. `--congestion` is the sender's congestion control, `--scale` the share of large files to download,
+//!    `--clients` selects the clients.
 
 mod base;
 mod clairvoyant;
@@ -44,7 +44,7 @@ use real::CaseRunner;
 use runner::CaseResults;
 use simulate::CaseResult;
 
-/// Does it, and gives the exit code: 1 if something could not be downloaded.
+/// Runs the reproduction and returns the exit code: 1 if a download failed.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if args.sim {
         return run_simulated(args);
@@ -75,13 +75,13 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         done => done?,
     };
     if stopped {
-        notice(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
+        notice(&format!("stopped; {} cases are stored, resume with --continue", cells.len()));
         return Ok(130);
     }
     Ok(print_measured(args, &figures, &cells))
 }
 
-/// Prints what real time has made of these figures, and gives the exit code.
+/// Prints the results of real time, and returns the exit code.
 fn print_measured(args: &ReproduceArgs, figures: &[FigureCase], cells: &[DownloadMeasurement]) -> u8 {
     let model = device_model(ENERGY_MODEL);
     let of = |figure: &FigureCase, client, run: usize| {
@@ -92,7 +92,7 @@ fn print_measured(args: &ReproduceArgs, figures: &[FigureCase], cells: &[Downloa
     print_results(args, figures, Vec::new(), &runner::run_all(figures, of, |_| {}), Backend::Lab, args.scale)
 }
 
-/// Everything in virtual time.
+/// Runs everything in virtual time.
 fn run_simulated(args: &ReproduceArgs) -> Result<u8, LabError> {
     let (named, base) = split_base(&args.cases);
     let scale = if args.quick { args.scale.min(QUICK_SCALE) } else { args.scale };
@@ -124,7 +124,7 @@ fn run_simulated(args: &ReproduceArgs) -> Result<u8, LabError> {
     Ok(print_results(args, &figures, base, &results, Backend::Sim, scale))
 }
 
-/// With what a clairvoyant could have done instead, where it is asked.
+/// Adds the clairvoyant's result for the same bytes and end, if the client is compared with it.
 fn with_optimum(
     played: CaseResult,
     figure: &FigureCase,
@@ -138,15 +138,16 @@ fn with_optimum(
     CaseResult { optimum: least, ..played }
 }
 
-/// `--sim --quick`.
+/// Scale and repetitions of `--sim --quick`.
 const QUICK_SCALE: f64 = 0.25;
 const QUICK_RUNS: u32 = 2;
 
-/// What was named: cases, and artefacts of the energy information base.
+/// Splits the selected names into cases and artefacts of the energy information base.
 fn split_base(named: &[String]) -> (Vec<String>, Vec<String>) {
     named.iter().cloned().partition(|name| !figures::BASE.contains(&name.as_str()))
 }
 
+/// The cases to run in real time, with the selected clients.
 fn figures_of(args: &ReproduceArgs) -> Result<Vec<FigureCase>, LabError> {
     let mut figures = selected_figures(&args.cases, Effort { runs: args.runs, scale: args.scale }, &[])?;
     figures.retain(|figure| ![TRACES, GRID].contains(&figure.artefact));
@@ -154,7 +155,10 @@ fn figures_of(args: &ReproduceArgs) -> Result<Vec<FigureCase>, LabError> {
         args.clients.iter().find(|name| EmptcpClient::ALL.iter().all(|client| client.name() != *name))
     {
         let known: Vec<&str> = EmptcpClient::ALL.iter().map(|client| client.name()).collect();
-        return Err(LabError::Spec(format!("no client `{unknown}` of eMPTCP's figures: {}", known.join(", "))));
+        return Err(LabError::Spec(format!(
+            "no client `{unknown}` in eMPTCP's figures; the clients are: {}",
+            known.join(", ")
+        )));
     }
     if !args.clients.is_empty() {
         figures.iter_mut().for_each(|figure| {
@@ -165,7 +169,7 @@ fn figures_of(args: &ReproduceArgs) -> Result<Vec<FigureCase>, LabError> {
     Ok(figures)
 }
 
-/// The figures that were named, all if none was; `F8`, `F10 n=2`.
+/// The selected figures, all if none is selected; names are such as `F8` or `F10 n=2`.
 fn selected_figures(named: &[String], effort: Effort, traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
     let all = || ARTEFACTS.into_iter().chain([SUSPEND, GRID, TRACES]);
     let artefact = |token: &str| token.split(' ').next().unwrap_or_default().to_owned();
@@ -180,7 +184,7 @@ fn selected_figures(named: &[String], effort: Effort, traces: &[PathBuf]) -> Res
     if let Some(unknown) = words.iter().find(|token| all().all(|known| known != artefact(token))) {
         let known: Vec<&str> =
             figures::BASE.into_iter().chain(all()).chain(["F7", "F9", "F12", CLAIRVOYANT]).collect();
-        return Err(LabError::Spec(format!("no artefact `{unknown}` of eMPTCP: {}", known.join(", "))));
+        return Err(LabError::Spec(format!("no artefact `{unknown}` of eMPTCP; available: {}", known.join(", "))));
     }
     let wanted = |name: &&str| words.is_empty() || words.iter().any(|token| artefact(token) == **name);
     let of = |name| if name == TRACES { trace_figures(traces) } else { Ok(figures::figures(name, effort)) };
@@ -192,12 +196,12 @@ fn selected_figures(named: &[String], effort: Effort, traces: &[PathBuf]) -> Res
     };
     figures.retain(|figure| words.is_empty() || words.iter().any(|token| is_selected(token, figure)));
     match figures.is_empty() && words.iter().all(|token| token != TRACES) {
-        true => Err(LabError::Spec(format!("no case `{}`: `F10 n=2` is how one is named", words.join(", ")))),
+        true => Err(LabError::Spec(format!("no case `{}`; a case is named like `F10 n=2`", words.join(", ")))),
         false => Ok(figures),
     }
 }
 
-/// The pairs of recorded links whose traces are there; of the others it is said why they are left out.
+/// The pairs of recorded links whose traces are available; prints why others are omitted.
 fn trace_figures(traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
     let pairs = scenarios::load("greenbag-pairs")?;
     let (mut figures, mut skipped) = (Vec::new(), Vec::new());
@@ -213,7 +217,7 @@ fn trace_figures(traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
     Ok(figures)
 }
 
-/// Does in real time what the store does not have; gives all that it has then, and whether the user stopped it.
+/// Measures in real time what is not stored yet. Returns all measurements, and whether the user interrupted.
 fn real(
     args: &ReproduceArgs,
     figures: &[FigureCase],
@@ -225,12 +229,12 @@ fn real(
     Ok((results.into_measurements(), is_interrupted()))
 }
 
-/// So many cases at once: a link of 20 Mbit/s needs a tenth of a core.
+/// Number of cases that run in parallel: a link of 20 Mbit/s needs a tenth of a CPU core.
 fn default_jobs() -> usize {
     2 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Prints everything in the form that was asked for, and gives the exit code.
+/// Prints the results as JSON or tables, and returns the exit code.
 fn print_results(
     args: &ReproduceArgs,
     figures: &[FigureCase],
@@ -256,7 +260,7 @@ fn print_results(
     let size = if (scale - 1.0).abs() < 1e-9 { String::new() } else { format!(", large work scaled to {scale}") };
     print_line(&format!("\neMPTCP (CoNEXT 2015): energy by the model `{ENERGY_MODEL}`, in {time}{size}."));
     print_line(
-        "The paper plots its figures and gives no numbers for them; what its text says in percent stands further below.",
+        "The paper plots its figures without numbers; the percentages in its text are compared further below.",
     );
     print_line(
         "eMPTCP is our re-implementation over upstream MPTCP in three readings of its text (emptcp, emptcp-settled, emptcp-table); \
@@ -283,11 +287,11 @@ fn print_results(
         }
     }
     if let Some(table) = table::statement_table(&rows) {
-        print_line(&format!("\nWhat the paper's text says, and ours:\n{}", table.to_text()));
+        print_line(&format!("\nStatements in the paper's text, and the measured values:\n{}", table.to_text()));
     }
     if let Some(table) = clairvoyant::table(&rows) {
         print_line(&format!(
-            "\n{CLAIRVOYANT}: energy over the least of all schedules that end no later\n{}",
+            "\n{CLAIRVOYANT}: energy divided by the least of all schedules that end no later\n{}",
             table.to_text()
         ));
     }
@@ -297,6 +301,7 @@ fn print_results(
     u8::from(!problems.is_empty())
 }
 
+/// Description of an artefact, above its table.
 fn title(artefact: &str) -> &'static str {
     match artefact {
         "T2" => {

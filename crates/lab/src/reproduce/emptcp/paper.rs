@@ -1,33 +1,32 @@
-//! What eMPTCP's text says in numbers: by how many percent one client's figure is off another's.
+//! Statements with numbers in the text of eMPTCP: by how many percent one client differs from another. They are
+//! compared with the measured percentages.
 //!
-//! In: what was done. Out: the paper's percentages beside ours, with the section that says them.
-//!
-//! The paper plots its joules and seconds and gives no numbers for them; percentages are all that its text has.
+//! The paper plots its joules and seconds without numbers; percentages are all that its text contains.
 
 use super::config::EmptcpClient;
 use super::runner::CaseResults;
 use super::simulate::CaseResult;
 
-/// A sentence of the paper.
+/// A statement of the paper.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct PaperStatement {
     pub(super) artefact: &'static str,
-    /// The beginning of the case's name; empty: every case.
+    /// Beginning of the case's name; empty for all cases.
     pub(super) case: &'static str,
     pub(super) metric: ComparedMetric,
     pub(super) client: EmptcpClient,
     pub(super) baseline: EmptcpClient,
-    /// Percent, from and to.
+    /// Percentage according to the paper, from and to.
     pub(super) min_percent: f64,
     pub(super) max_percent: f64,
     pub(super) section: &'static str,
-    /// What is known or supposed of why ours is another.
+    /// Known or supposed reason why the measured percentage differs.
     pub(super) explanation: &'static str,
-    /// The setting was chosen so that this sentence comes out: agreement shows nothing.
+    /// Whether the configuration was chosen to reproduce this statement, so that agreement shows nothing.
     pub(super) is_tuned: bool,
 }
 
-/// What is compared.
+/// The compared quantity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ComparedMetric {
     Energy,
@@ -37,7 +36,7 @@ pub(super) enum ComparedMetric {
 }
 
 impl ComparedMetric {
-    /// As rows name it.
+    /// Name in rows.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Energy => "energy",
@@ -58,7 +57,7 @@ impl ComparedMetric {
 }
 
 impl PaperStatement {
-    /// The same of another reading of eMPTCP's text.
+    /// The same statement for another reading of eMPTCP's text.
     pub(super) fn for_reading(&self, reading: EmptcpClient) -> Self {
         let of = |client| if client == EmptcpClient::Emptcp { reading } else { client };
         let reason = if (self.artefact, reading) == ("F6", EmptcpClient::EmptcpSettled) {
@@ -69,7 +68,8 @@ impl PaperStatement {
         Self { client: of(self.client), baseline: of(self.baseline), explanation: reason, ..*self }
     }
 
-    /// Ours: by how many percent `who` is off `than` in this case; none: it was not done.
+    /// The measured percentage by which the client differs from the baseline in this case; `None` if it was not
+    /// run.
     pub(super) fn measured_percent(&self, results: &CaseResults) -> Option<f64> {
         let applies = self.artefact == results.artefact && results.case.starts_with(self.case);
         let mean = |client| results.mean(client, |played| self.metric.value_of(played));
@@ -100,7 +100,8 @@ const fn statement(
     }
 }
 
-/// A sentence that the setting was made after ([`super::config::background`], [`super::config::walk`]).
+/// A statement that the configuration was chosen to reproduce ([`super::config::shared_wifi_rates`],
+/// [`super::config::walk_rates`]).
 const fn tuned_statement(said: PaperStatement) -> PaperStatement {
     PaperStatement { is_tuned: true, ..said }
 }
@@ -110,18 +111,20 @@ use EmptcpClient::{Emptcp, Mptcp, TcpWifi};
 
 const ON_MPTCP: (EmptcpClient, EmptcpClient) = (Emptcp, Mptcp);
 const ON_TCP: (EmptcpClient, EmptcpClient) = (Emptcp, TcpWifi);
-/// The paper's energies are of the whole phone's radios as measured, ours of a model that was fitted to its thresholds.
+/// The paper measured the energy of the whole phone's radios; here it comes from a model fitted to the paper's
+/// thresholds.
 const FITTED_NOTE: &str = "the model's watts hang on Huang's LTE base; the thresholds fix only ratios";
-const LTE_RATE: &str = "LTE's rate is not told; 10 Mbit/s here";
-/// Upstream's scheduler gives Wi-Fi's socket up to seconds of data before the join, and the window waits for them in order.
+const LTE_RATE: &str = "the paper does not state LTE's rate; 10 Mbit/s here";
+/// The upstream scheduler writes up to seconds of data to the Wi-Fi subflow before LTE joins, and the receive
+/// window waits for them in order.
 const BLOCKED_NOTE: &str = "supposed: over upstream MPTCP the data queued on slow Wi-Fi holds LTE's first samples far below its rate, and \
                        our eMPTCP suspends it; the paper's kernel sent such data again over LTE";
-/// Of `emptcp-settled` in figure 6; known by playing builds from before and after that commit.
+/// Concerns `emptcp-settled` in figure 6; established by running builds from before and after that commit.
 const SAMPLED_NOTE: &str = "our own change (commit bd8cda0): samples are spaced by the shortest round trip seen and no longer by the \
                        handshake's, and end before LTE's window is open; before it emptcp-settled took 143 to 146 s for 64 MB";
-const DRAWN_NOTE: &str = "the paper's rates are those of its places; here 2 to 6 and 12 to 20 Mbit/s";
+const DRAWN_NOTE: &str = "the paper's rates are those of its locations; here 2 to 6 and 12 to 20 Mbit/s";
 
-/// All that the text says.
+/// All statements with numbers.
 pub(super) const STATEMENTS: &[PaperStatement] = &[
     statement("F5", "", Energy, ON_TCP, (0.0, 0.0), "4.2: similar to single-path TCP over WiFi", ""),
     statement("F5", "", Time, ON_TCP, (0.0, 0.0), "4.2: similar to single-path TCP over WiFi", ""),
@@ -179,5 +182,5 @@ pub(super) const STATEMENTS: &[PaperStatement] = &[
     statement("F17", "", Time, ON_MPTCP, (0.0, 0.0), "5.4: almost the same latency", ""),
 ];
 
-/// Percentage points outside the paper's range from which on a reason is given.
+/// Distance from the paper's range in percentage points above which a reason is given.
 pub(super) const EXPLAIN_BEYOND: f64 = 5.0;

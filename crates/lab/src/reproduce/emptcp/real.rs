@@ -1,12 +1,10 @@
-//! One case in real time: a lab with kernel MPTCP, whoever decides over the paths, and a client that downloads.
+//! One case in real time: a lab with kernel MPTCP, a path manager, and a client that downloads.
 //!
-//! In: a [`Setting`], who decides, a seed. Out: a [`Measured`].
-//!
-//! 1. Everything is what a user has: kernel TCP and MPTCP at both ends, nginx, `marline paths` as a process of its own.
-//! 2. The clock of links and figures begins with the connection; what decides about paths is ready then.
-//! 3. Joules are those of every packet at the client's end, with promotions and whole tails ([`joules`]). What the daemon
-//!    counts itself stands beside them, and how far the two are apart.
-//! 4. A run on a machine that was too busy is marked, not dropped.
+//! 1. Everything is what users run: kernel TCP and MPTCP at both ends, nginx, and `marline paths` as a process.
+//! 2. Links and measurement start with the connection, when the path manager is ready.
+//! 3. Energy is computed from every packet at the client's end, with promotions and whole tails ([`energy`]). The
+//!    daemon's own figure is reported beside it, with the packets' energy at the same time for comparison.
+//! 4. A run on a machine that was too busy is marked as unreliable, not discarded.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,99 +22,99 @@ use crate::results::energy::device_model;
 use crate::server::{Payload, TempDir};
 use crate::{Congestion, EmulationReport, LabError};
 
-/// What came of a case in real time. Times in seconds, energies in joules.
+/// Result of a case in real time. Times are in seconds, energies in joules.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct RunResult {
-    /// From the connection's beginning to the last byte.
+    /// Time from the start of the connection to the last byte.
     pub(super) seconds: f64,
-    /// Bytes that the application got.
+    /// Bytes received by the application.
     pub(super) bytes: u64,
-    /// All radios, from every packet, with the tails.
+    /// Energy of all radios, from every packet, tails included.
     pub(super) energy_j: f64,
     pub(super) links: Vec<LinkResult>,
-    /// The longest time in which nothing came.
+    /// Longest time without data.
     #[serde(alias = "pause_s")]
     pub(super) longest_pause_s: f64,
-    /// Mbit/s that the application got from the fifth second on; none: it was over by then.
+    /// Mean rate from the fifth second on in Mbit/s; `None` if the download was too short.
     #[serde(default)]
     #[serde(alias = "later_mbps")]
     pub(super) settled_mbps: Option<f64>,
-    /// What LTE carried while it was suspended for half a minute or more at the end; none: it was not.
+    /// Traffic over LTE while it was suspended, for at least half a minute at the end; `None` if it was not.
     #[serde(default)]
     pub(super) suspended: Option<SuspendedTraffic>,
-    /// What the daemon had counted some time after the end, without tails to come; none: there is no daemon.
+    /// Energy reported by the daemon some time after the end, without future tails; `None` without a daemon.
     #[serde(default)]
     #[serde(alias = "said_j")]
     pub(super) daemon_energy_j: Option<f64>,
-    /// The same, of every packet, at that moment.
+    /// Energy of all packets at the time of that report.
     #[serde(default)]
     #[serde(alias = "said_packets_j")]
     pub(super) packet_energy_at_report_j: Option<f64>,
-    /// The course of it, for figures over time: [`Point`]s every [`STEP_S`] seconds.
+    /// Timeline for figures over time: one point every [`STEP_S`] seconds.
     #[serde(default)]
     #[serde(alias = "course")]
     pub(super) timeline: Vec<TimelinePoint>,
-    /// How late one packet in a hundred left the emulator, or later.
+    /// p99 lateness of the emulator.
     #[serde(alias = "late_s")]
     pub(super) p99_lateness_s: f64,
-    /// Packets that were lost before the emulator saw them.
+    /// Packets dropped before they reached the emulator.
     #[serde(alias = "unseen")]
     pub(super) dropped_before_emulator: u64,
 }
 
-/// What one link did.
+/// Result of one link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct LinkResult {
     pub(super) name: String,
     /// Bytes of IP packets towards the client.
     #[serde(alias = "carried_bytes")]
     pub(super) ip_bytes: u64,
-    /// Of these and of those from the client, payload of TCP.
+    /// TCP payload of both directions.
     pub(super) payload_bytes: u64,
     pub(super) energy_j: f64,
-    /// How often its radio left idle; none: was not counted.
+    /// How often its radio left the idle state; `None` if not recorded.
     #[serde(default)]
     #[serde(alias = "wakes")]
     pub(super) promotions: Option<u32>,
-    /// Requests for another priority that the client sent over it: when, and whether as a backup.
+    /// MP_PRIO requests that the client sent over the link: time, and whether they requested a backup.
     #[serde(default)]
     #[serde(alias = "priorities_s")]
     pub(super) mp_prio_s: Vec<(f64, bool)>,
 }
 
-/// One moment of a run.
+/// One point of the timeline.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct TimelinePoint {
-    /// Mbit/s of IP packets over each link in the step that ends here: Wi-Fi, LTE.
+    /// Rates of IP packets over Wi-Fi and LTE in the step that ends here, in Mbit/s.
     pub(super) mbps: [f64; 2],
-    /// Joules up to here.
+    /// Energy up to here, in joules.
     #[serde(alias = "joules")]
     pub(super) energy_j: f64,
 }
 
-/// The length of a step of [`Measured::course`], in seconds.
+/// Interval of [`RunResult::timeline`] in seconds.
 pub(super) const STEP_S: u32 = 2;
 
-/// What all cases have in common.
+/// State shared by all cases.
 #[derive(Debug)]
 pub(super) struct CaseRunner {
     program: PathBuf,
-    /// The server's.
+    /// Congestion control of the server.
     pub(super) congestion: Congestion,
-    /// Where each case's logs of decisions go.
+    /// Directory for the decision logs of all cases.
     trace_dir: Option<PathBuf>,
     payloads: Mutex<Vec<(DataSize, Arc<Payload>)>>,
-    /// The page, and a file that has no end.
+    /// Directory with the web page and an endless file.
     temp_dir: TempDir,
-    /// Labs are built one at a time: their making is short and would delay the packets of the others.
+    /// Only one lab is built at a time: building is short and would delay the packets of running labs.
     build_lock: Mutex<()>,
 }
 
 impl CaseRunner {
-    /// Finds the daemon's program.
+    /// Finds marline's executable and writes the web page.
     pub(super) fn new(congestion: Congestion, trace: Option<PathBuf>) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
-        let folder = TempDir::new().map_err(LabError::at_step("a place for what is served"))?;
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the served files"))?;
         let endless = || std::fs::File::create(folder.path().join(ENDLESS_FILE))?.set_len(1 << 36);
         web_page::write_objects(folder.path())
             .and_then(|()| endless())
@@ -131,7 +129,8 @@ impl CaseRunner {
         })
     }
 
-    /// Does it. The outer error is of the lab, the inner one of what was downloaded; `label` names its logs.
+    /// Runs one case. The inner error is a failure of the download, the outer one of the lab; `label` names the
+    /// decision log.
     pub(super) fn run_case(
         &self,
         run: &RunConfig,
@@ -160,7 +159,7 @@ impl CaseRunner {
             trace,
         };
         let testbed = {
-            // Nothing is behind this lock that a failure of another thread could have spoilt.
+            // The lock protects no data, so the panic of another thread does not matter.
             let _one_at_a_time = self.build_lock.lock().unwrap_or_else(PoisonError::into_inner);
             match Testbed::start(&config, testbed_variant(client)) {
                 Err(error @ LabError::Start { .. }) => return Ok(Err(error.to_string())),
@@ -176,7 +175,7 @@ impl CaseRunner {
             Work::Timed { length } => {
                 let until =
                     StopCondition { limit: length + TIME_LIMIT, stop_after: Some(length), wants_sha256: false };
-                // What came by then is what counts, if nothing comes at the end of it too.
+                // The time is fixed, even if no data arrived at its end.
                 testbed.download(&name, until)?.map(|got| DownloadResult { time: length, ..got })
             }
             Work::Page => testbed.load_page(TIME_LIMIT)?.map(|page| DownloadResult {
@@ -202,15 +201,15 @@ impl CaseRunner {
     }
 }
 
-/// A file that nobody downloads whole.
+/// A sparse file that is too large to be downloaded completely.
 const ENDLESS_FILE: &str = "endless";
-/// Nothing here needs half of it: 256 MB at 1 Mbit/s.
+/// More than twice the time that any case needs (256 MB at 1 Mbit/s).
 const TIME_LIMIT: Duration = Duration::from_secs(4500);
 
-/// The same client on the lab's stage.
+/// The testbed's variant for this client.
 fn testbed_variant(client: EmptcpClient) -> testbed::PathVariant {
     match client {
-        // What the MDP's scheduler comes to (§4.6); it is computed in virtual time.
+        // The MDP's schedule amounts to TCP over Wi-Fi (section 4.6); it is computed only in virtual time.
         EmptcpClient::TcpWifi | EmptcpClient::Mdp => testbed::PathVariant::SingleLinkTcp(0),
         EmptcpClient::TcpLte => testbed::PathVariant::SingleLinkTcp(1),
         EmptcpClient::Mptcp => testbed::PathVariant::KernelMptcp,
@@ -223,7 +222,7 @@ fn testbed_variant(client: EmptcpClient) -> testbed::PathVariant {
     }
 }
 
-/// When whoever decides should have found out.
+/// Time after which the path manager should have recognized the link rates.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 fn to_result(emulation: &EmulationReport, got: &DownloadResult, said: Option<(Duration, f64)>) -> RunResult {
@@ -271,7 +270,7 @@ fn timeline(emulation: &EmulationReport, end: Duration) -> Vec<TimelinePoint> {
     curve.iter().enumerate().map(point).collect()
 }
 
-/// Whether a run ended because the user wanted it.
+/// Whether a run ended because the user interrupted.
 pub(super) fn is_stopped_by_user(reason: &str) -> bool {
     reason == STOPPED_BY_USER
 }

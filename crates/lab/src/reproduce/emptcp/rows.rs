@@ -1,12 +1,13 @@
-//! eMPTCP's figures as rows: what the text of its paper says beside ours.
+//! Result rows of eMPTCP's figures.
 //!
-//! 1. Of every case and client: time, energy, energy per megabyte, bytes over each link, how often LTE was woken; means over
-//!    the repetitions with their standard deviation. The paper plots these without numbers.
-//! 2. Of every sentence that has a number: the paper's percentage (the middle of its range) and ours, for each reading of
-//!    eMPTCP that was played and for our own policy. A sentence that a setting was tuned to says so.
-//! 3. Of the courses (figures 7, 9 and 12): every [`EVERY`]th point of the first repetition.
-//! 4. How much the MDP's schedule uses LTE.
-//! 5. The clairvoyant's energy wherever it was looked for, and by artefact ([`super::clairvoyant`]).
+//! 1. For every case and client: time, energy, energy per megabyte, bytes over each link, promotions of LTE; means
+//!    over the repetitions with their standard deviation. The paper plots these without numbers.
+//! 2. For every statement with a number: the paper's percentage (the middle of its range) and the measured one, for
+//!    each reading of eMPTCP that was run and for marline's policy. A statement that a configuration was chosen to
+//!    reproduce is marked.
+//! 3. For the timelines (figures 7, 9 and 12): every [`TIMELINE_STEP`]th point of the first repetition.
+//! 4. The share of states in which the MDP's schedule uses LTE.
+//! 5. The clairvoyant's energy where it was computed, and by artefact ([`super::clairvoyant`]).
 
 use marline_core::energy::Model;
 
@@ -19,7 +20,7 @@ use super::simulate::{self, CaseResult};
 use crate::reproduce::threshold::Threshold;
 use crate::results::{Backend, ResultRow, round_to_thousandths, stats};
 
-/// What is measured in every case: name, unit, and how.
+/// A metric of every case: name, unit, and function.
 type Metric = (&'static str, &'static str, fn(&CaseResult) -> Option<f64>);
 
 pub(super) const METRICS: [Metric; 8] = [
@@ -33,7 +34,7 @@ pub(super) const METRICS: [Metric; 8] = [
     ("rate_after_5s", "Mbit/s", |played| played.settled_mbps),
 ];
 
-/// All rows of what was made so.
+/// All rows of these results.
 pub(super) fn rows(results: &[CaseResults], floors: &[Threshold], backend: Backend, scale: f64) -> Vec<ResultRow> {
     let mut rows: Vec<ResultRow> = results.iter().flat_map(metric_rows).collect();
     rows.extend(results.iter().flat_map(statement_rows));
@@ -70,7 +71,7 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
     rows
 }
 
-/// By how many percent one is off another.
+/// Rows of the paper's statements: by how many percent one client differs from another.
 fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
     let of = |said: PaperStatement| {
         let measured = said.measured_percent(results)?;
@@ -85,7 +86,7 @@ fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
             reason = format!("; {}", said.explanation);
         }
         if said.is_tuned {
-            reason += "; the setting was chosen so that this comes out: agreement shows nothing";
+            reason += "; the configuration was chosen to reproduce this: agreement shows nothing";
         }
         if !of_emptcp {
             reason += "; the paper's is of eMPTCP";
@@ -98,7 +99,7 @@ fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
             ..ResultRow::empty(results.artefact, &results.case, said.client.name(), &metric, "%")
         })
     };
-    // What is said of eMPTCP is asked of each reading of its text, and of our own policy.
+    // Statements on eMPTCP are compared with each reading of its text, and with marline's policy.
     let read = |said: &PaperStatement| {
         [EmptcpClient::Emptcp, EmptcpClient::EmptcpSettled, EmptcpClient::EmptcpTable, EmptcpClient::Marline]
             .map(|client| said.for_reading(client))
@@ -108,10 +109,10 @@ fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
     all.into_iter().filter_map(of).collect()
 }
 
-/// The figures over time, and whose course they are.
+/// Figures over time, with the artefact and the case whose timeline they show.
 pub(super) const TIMELINES: [(&str, &str, &str); 3] =
     [("F7", "F8", ""), ("F9", "F10", "n=2 λoff=0.025"), ("F12", "F13", "")];
-/// Points of a course between two that are shown.
+/// Number of timeline points that one row averages.
 const TIMELINE_STEP: usize = 5;
 
 fn timeline_rows(results: &[CaseResults]) -> Vec<ResultRow> {
@@ -140,7 +141,8 @@ fn timeline_rows(results: &[CaseResults]) -> Vec<ResultRow> {
     rows
 }
 
-/// In how many of the states that it can reach the MDP's schedule uses LTE (§4.6: in none, so that it is TCP over Wi-Fi).
+/// Share of its reachable states in which the MDP's schedule uses LTE (section 4.6: none, so that it is TCP over
+/// Wi-Fi).
 pub(super) fn mdp_row(figure: &FigureCase, model: &Model) -> ResultRow {
     let shares: Vec<f64> = figure
         .runs
@@ -164,7 +166,7 @@ pub(super) fn mdp_row(figure: &FigureCase, model: &Model) -> ResultRow {
 pub(super) mod tests {
     use super::*;
 
-    /// Ten megabytes in so many seconds for so many joules.
+    /// A result of ten megabytes with this time and energy.
     pub(in super::super) fn played([seconds, energy]: [f64; 2]) -> CaseResult {
         CaseResult {
             seconds,
@@ -188,7 +190,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_sentence_of_the_paper_stands_beside_ours() {
+    fn a_statement_of_the_paper_is_compared_with_the_measured_value() {
         let runs = [
             (EmptcpClient::TcpWifi, [200.0, 100.0]),
             (EmptcpClient::Mptcp, [100.0, 110.0]),
@@ -207,7 +209,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_sentence_that_the_setting_was_tuned_to_says_so_and_our_own_policy_stands_beside_it() {
+    fn a_tuned_statement_is_marked_and_marlines_policy_has_a_row() {
         let runs = [
             (EmptcpClient::TcpWifi, [200.0, 100.0]),
             (EmptcpClient::Mptcp, [100.0, 110.0]),
@@ -221,7 +223,7 @@ pub(super) mod tests {
         };
         let (twice, note) = of("single:wifi", "time against emptcp-settled");
         assert_eq!(twice, 100.0);
-        assert!(note.contains("chosen so that this comes out"), "{note}");
+        assert!(note.contains("chosen to reproduce this"), "{note}");
         let (measured, note) = of("marline", "time against mptcp");
         assert_eq!(measured, 10.0);
         assert!(note.ends_with("the paper's is of eMPTCP"), "{note}");
@@ -229,7 +231,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_course_is_that_of_its_first_repetition() {
+    fn a_timeline_is_that_of_the_first_repetition() {
         let rows =
             rows(&[done("F8", "on-off 40 s", &[(EmptcpClient::Mptcp, [14.0, 20.0])])], &[], Backend::Sim, 1.0);
         let timeline: Vec<&ResultRow> =
@@ -241,7 +243,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_failed_has_a_null_and_the_reason() {
+    fn a_failed_client_has_a_null_and_the_reason() {
         let mut case = done("F5", "good Wi-Fi", &[(EmptcpClient::Marline, [14.0, 20.0])]);
         case.runs[0].1.push(Err("no end".into()));
         let rows = rows(&[case], &[], Backend::Lab, 1.0);

@@ -1,6 +1,5 @@
-//! Does all cases in virtual time, on every processor; or gathers what real time has made of them.
-//!
-//! In: [`Figure`]s. Out: [`Done`], in the same order whatever was ready first.
+//! Runs all cases in virtual time on all CPU cores, or collects their results from real time. The results are in
+//! the order of the figures.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,28 +9,28 @@ use super::figures::FigureCase;
 use super::simulate::CaseResult;
 use crate::results::stats;
 
-/// A case and what came of it.
+/// A case and its results.
 #[derive(Clone, Debug)]
 pub(super) struct CaseResults {
     pub(super) artefact: &'static str,
     pub(super) case: String,
-    /// Each one's repetitions; those that failed with the reason.
+    /// Results of each client's repetitions; failed ones with the reason.
     pub(super) runs: Vec<(EmptcpClient, Vec<Result<CaseResult, String>>)>,
 }
 
 impl CaseResults {
-    /// Whoever it was, if every repetition was good.
+    /// All results of a client, if every repetition succeeded.
     pub(super) fn all_results(&self, client: EmptcpClient) -> Option<Vec<&CaseResult>> {
         let (_, runs) = self.runs.iter().find(|(other, _)| *other == client)?;
         runs.iter().map(|run| run.as_ref().ok()).collect()
     }
 
-    /// The mean of a figure.
+    /// Mean of a value over the repetitions.
     pub(super) fn mean(&self, client: EmptcpClient, figure: impl Fn(&CaseResult) -> f64) -> Option<f64> {
         stats::mean(&self.all_results(client)?.into_iter().map(figure).collect::<Vec<_>>())
     }
 
-    /// What went wrong.
+    /// Descriptions of all failures.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         self.runs.iter().flat_map(move |(client, runs)| {
             let failed = runs.iter().enumerate().filter_map(|(run, played)| Some((run, played.as_ref().err()?)));
@@ -42,7 +41,8 @@ impl CaseResults {
     }
 }
 
-/// Gathers what `each` makes of a figure, a policy and the number of a setting; `tell` hears of every case that is done.
+/// Calls `run_one` for each figure, client and repetition, in parallel. `on_case_done` is called when all runs of a
+/// case are complete.
 pub(super) fn run_all(
     figures: &[FigureCase],
     run_one: impl Fn(&FigureCase, EmptcpClient, usize) -> Result<CaseResult, String> + Sync,
@@ -76,7 +76,7 @@ pub(super) fn run_all(
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     let mut results = results.into_inner().unwrap_or_default().into_iter();
-    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not done".into()));
+    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not run".into()));
     let of = |figure: &FigureCase| {
         let mut repeated = |client: &EmptcpClient| (*client, figure.runs.iter().map(|_| next()).collect());
         CaseResults {

@@ -1,14 +1,13 @@
-//! One case in virtual time, and what a clairvoyant would have needed.
+//! One case in virtual time, and the clairvoyant's optimum.
 //!
-//! In: a [`Setting`], who decides. Out: [`Played`].
-//!
-//! 1. The machine is the one of `marline paths`, over sim's model of kernel MPTCP ([`marline_sim::mptcp_sim`]); TCP over one
-//!    link is the same without anybody who decides.
-//! 2. The paper's RFC 2861 switch (§3.6: a suspended subflow keeps its window) is the server's and not the client's; here
-//!    eMPTCP's server has it and nobody else's. Its second change of the sender, a round trip of zero for a subflow that
-//!    is used again, cannot be had upstream, and the upstream scheduler does not look at round trips.
-//! 3. The MDP's schedule is computed from the course of the rates, and played second by second ([`Scheduled`]).
-//! 4. The clairvoyant knows all rates, needs no round trips, and ends no later than who is compared with it.
+//! 1. The state machine is that of `marline paths`, over the simulator's model of kernel MPTCP
+//!    ([`marline_sim::mptcp_sim`]). TCP over one link is the same without a path manager.
+//! 2. The paper turns RFC 2861 off at the server (section 3.6: a suspended subflow keeps its window); here this
+//!    applies to the server of eMPTCP only. The paper's second change of the sender, an RTT of zero for a subflow
+//!    that is used again, does not exist in upstream kernels, whose scheduler does not use RTTs.
+//! 3. The MDP's schedule is computed from the timeline of the rates, and applied second by second ([`MdpPolicy`]).
+//! 4. The clairvoyant knows all rates, needs no round trips, and ends no later than the client that it is compared
+//!    with.
 
 use std::time::Duration;
 
@@ -28,42 +27,42 @@ use super::config::{EmptcpClient, RunConfig, Work};
 use super::real::{RunResult, STEP_S, TimelinePoint};
 use crate::mptcp::web_page;
 
-/// What came of a case, in whatever time. Times in seconds, energies in joules.
+/// Result of a case, in virtual or real time. Times are in seconds, energies in joules.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct CaseResult {
     pub(super) seconds: f64,
-    /// Payload.
+    /// Payload in bytes.
     pub(super) bytes: f64,
     pub(super) energy_j: f64,
-    /// Bytes of IP packets over each link: Wi-Fi, LTE.
+    /// Bytes of IP packets over Wi-Fi and LTE.
     pub(super) ip_bytes: [f64; 2],
-    /// How often LTE's radio left idle; none: not known.
+    /// How often LTE's radio left the idle state; `None` if unknown.
     pub(super) promotions: Option<f64>,
-    /// Mbit/s that the application got from the fifth second on.
+    /// Mean rate from the fifth second on, in Mbit/s.
     pub(super) settled_mbps: Option<f64>,
     pub(super) timeline: Vec<TimelinePoint>,
-    /// The clairvoyant's, for the same bytes by the same end; none: nobody asked.
+    /// The clairvoyant's result for the same bytes and end, if it was computed.
     pub(super) optimum: Option<Optimum>,
 }
 
-/// What a clairvoyant can.
+/// Result of a clairvoyant.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Optimum {
-    /// The energy of the best schedule that was found.
+    /// Energy of the best schedule found.
     pub(super) energy: f64,
-    /// What no schedule stays below.
+    /// Lower bound of the energy of any schedule.
     pub(super) lower_bound: f64,
-    /// When both links at their full rates have brought it all.
+    /// Time in which both links at their full rates deliver everything.
     pub(super) min_seconds: f64,
 }
 
 impl CaseResult {
-    /// Joules for each million bytes.
+    /// Joules per million bytes.
     pub(super) fn joules_per_megabyte(&self) -> f64 {
         self.energy_j / (self.bytes / 1e6).max(1e-9)
     }
 
-    /// Seconds for each million bytes: what compares walks, which end when they end.
+    /// Seconds per million bytes, to compare runs of fixed length.
     pub(super) fn seconds_per_megabyte(&self) -> f64 {
         self.seconds / (self.bytes / 1e6).max(1e-9)
     }
@@ -85,7 +84,7 @@ impl From<&RunResult> for CaseResult {
     }
 }
 
-/// Does it.
+/// Simulates one case.
 pub(super) fn simulate(
     run: &RunConfig,
     client: EmptcpClient,
@@ -103,7 +102,7 @@ pub(super) fn simulate(
     };
     let work = match run.work {
         Work::File(size) => download_workload(size),
-        // More than any link carries by then.
+        // More than any link carries within the time.
         Work::Timed { .. } => download_workload(DataSize::from_bytes(1 << 50)),
         Work::Page => page_workload(&web_page::objects(), web_page::MAX_CONNECTIONS),
     };
@@ -192,12 +191,12 @@ fn config(run: &RunConfig, client: EmptcpClient, model: &Model) -> Config {
     config
 }
 
-/// In how many of the states that it can reach the MDP's schedule uses LTE, and of how many.
+/// Number of states in which the MDP's schedule uses LTE, and number of states that it can reach.
 pub(super) fn mdp_lte_states(run: &RunConfig, model: &Model) -> (usize, usize) {
     mdp_schedule(run, model).map_or((0, 0), |(schedule, _)| schedule.second_link_states())
 }
 
-/// The MDP's schedule, and what it goes by.
+/// The MDP's schedule, and the rates that it is based on.
 fn mdp_schedule(run: &RunConfig, model: &Model) -> Option<(MdpSchedule, [(RateChain, RateSchedule); 2])> {
     let length = 1000;
     let of = |spec: &LinkSpec| {
@@ -216,12 +215,12 @@ fn mdp_policy(run: &RunConfig, model: &Model) -> Option<MdpPolicy> {
     Some(MdpPolicy::new(schedule, links, model.radio(LinkKind::Lte)?.tail.time()))
 }
 
-/// What a clairvoyant can with so many bytes of payload by then.
+/// The clairvoyant's result for this many payload bytes by this time.
 pub(super) fn optimum(run: &RunConfig, model: &Model, bytes: f64, seconds: f64) -> Option<Optimum> {
     let by = Duration::from_secs_f64(seconds);
     let bin = (by / 240).clamp(Duration::from_millis(50), Duration::from_secs(1));
     let supply = |spec: &LinkSpec| RateSchedule::new(spec, &[], by).capacity_curve(1.0, bin, by + bin);
-    // Everything is counted on the wire.
+    // All sizes are counted on the wire.
     let size = DataSize::from_bytes((bytes / PAYLOAD_SHARE) as u64);
     let transfer = Transfer { links: run.links.iter().map(supply).collect(), size };
     let radios: Vec<RadioModel> = run.links.iter().filter_map(|spec| model.radio(spec.kind)).copied().collect();
@@ -234,13 +233,13 @@ pub(super) fn optimum(run: &RunConfig, model: &Model, bytes: f64, seconds: f64) 
     })
 }
 
-/// When slow start is over.
+/// Time after which slow start is over.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// TCP over bad Wi-Fi needs 45 minutes for a quarter of a gigabyte.
 const TIME_LIMIT: Duration = Duration::from_secs(6000);
-/// Of the MDP's rates.
+/// Number of rate levels in the MDP.
 const MDP_LEVELS: usize = 10;
-/// Of a clairvoyant's transfer.
+/// Resolution of a clairvoyant's transfer.
 const GRAINS_PER_TRANSFER: u64 = 2000;
 
 #[cfg(test)]
@@ -251,7 +250,7 @@ mod tests {
     use crate::results::energy::device_model;
 
     #[test]
-    fn tcp_over_wifi_costs_what_its_time_and_bits_do() {
+    fn tcp_over_wifi_uses_the_energy_of_its_time_and_bits() {
         let model = device_model(ENERGY_MODEL);
         let run = RunConfig::new(&[12.0], &[10.0], DEFAULT_RTTS_MS, Work::File(DataSize::from_bytes(30_000_000)));
         let played = simulate(&run, EmptcpClient::TcpWifi, &model, 1).unwrap();
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_better_than_the_clairvoyant() {
+    fn no_client_is_better_than_the_clairvoyant() {
         let model = device_model(ENERGY_MODEL);
         for (rates, rtt) in
             [([12.0, 10.0], DEFAULT_RTTS_MS), ([3.3, 4.1], [80, 110]), ([2.2, 14.0], DEFAULT_RTTS_MS)]
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn mptcp_uses_both_and_a_walk_ends_when_it_ends() {
+    fn mptcp_uses_both_links_and_a_timed_run_has_its_length() {
         let model = device_model(ENERGY_MODEL);
         let length = Duration::from_secs(40);
         let run = RunConfig::new(&[12.0], &[10.0], DEFAULT_RTTS_MS, Work::Timed { length });

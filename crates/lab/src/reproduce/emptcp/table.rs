@@ -1,4 +1,4 @@
-//! eMPTCP's figures for people: one table per artefact, then courses, then what the paper's text says, then the floors.
+//! Tables of eMPTCP's figures for people: one per artefact, timelines, and the statements of the paper.
 
 use super::config::EmptcpClient;
 use super::figures::GRID;
@@ -7,7 +7,7 @@ use super::rows::TIMELINES;
 use crate::html_report::Table;
 use crate::results::ResultRow;
 
-/// One artefact: a line per case and client; with the clairvoyant's energy where it is known.
+/// The table of one artefact: a line per case and client, with the clairvoyant's energy if it is known.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
     let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact && row.paper.is_none()).collect();
     let known = of.iter().any(|row| row.clairvoyant.is_some());
@@ -61,7 +61,7 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
     Table { header: header.into_iter().map(String::from).collect(), rows: lines.collect(), note: None }
 }
 
-/// The energy information base: the paper's figure and ours.
+/// The table of the energy information base: the paper's value and the measured one.
 pub(super) fn base_table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
     let line = |row: &ResultRow| {
         let note = row.note.clone().unwrap_or_default();
@@ -79,7 +79,7 @@ pub(super) fn base_table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
     (!lines.is_empty()).then_some(Table { header, rows: lines, note: None })
 }
 
-/// A course: a line per moment, a column per client.
+/// A timeline: a line per time, a column per client.
 pub(super) fn timeline_table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
     TIMELINES.iter().find(|(timeline, ..)| *timeline == artefact)?;
     let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
@@ -108,12 +108,12 @@ pub(super) fn timeline_table(rows: &[ResultRow], artefact: &str) -> Option<Table
         std::iter::once((*moment).to_string()).chain(clients.iter().map(|client| cell(moment, client))).collect()
     };
     let header = std::iter::once("").chain(clients.iter().copied()).map(String::from).collect();
-    // A client that is done leaves the table; the last ones would fill pages.
+    // Clients that are finished leave the timeline; the lines of the slowest ones would fill pages.
     let lines: Vec<Vec<String>> = moments.iter().take(MAX_LINES).map(line).collect();
     (!lines.is_empty()).then_some(Table { header, rows: lines, note: None })
 }
 
-/// Of a course.
+/// Maximum number of lines of a timeline.
 const MAX_LINES: usize = 26;
 
 fn with_spread(row: &ResultRow) -> String {
@@ -125,7 +125,7 @@ fn format_number(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
-/// What the paper's text says in numbers: the paper's and ours.
+/// The statements of the paper: its percentages and the measured ones.
 pub(super) fn statement_table(rows: &[ResultRow]) -> Option<Table> {
     let with = rows
         .iter()
@@ -143,6 +143,6 @@ pub(super) fn statement_table(rows: &[ResultRow]) -> Option<Table> {
         ]
     };
     let lines: Vec<Vec<String>> = with.map(line).collect();
-    let header = ["artefact", "case", "what", "paper", "ours", "where it says so, and why ours is another"];
+    let header = ["artefact", "case", "what", "paper", "ours", "section, and reason of the difference"];
     (!lines.is_empty()).then(|| Table { header: header.map(String::from).into(), rows: lines, note: None })
 }

@@ -1,14 +1,15 @@
-//! One video over two links, and who brings it: in virtual time, with the clairvoyant beside.
+//! Configuration of one case of GreenBag: a video, two links and a policy; its simulation in virtual time; and the
+//! comparison with a clairvoyant.
 //!
-//! In: a [`Setting`] and a [`Who`]. Out: [`Played`].
-//!
-//! 1. Rates are of payload: GreenBag's traffic shaper counted frames, but its video needs so many percent of "the
-//!    bandwidth", and only in payload do the percentages mean what they say. On the wire a link is 1500/1448 as fast.
-//! 2. Round trips are 60 ms on LTE and 30 ms on Wi-Fi, queues 100 ms and 50 ms of the mean rate. The paper says only
-//!    that LTE's delay was the higher one.
-//! 3. The player is the paper's (§II-B, B = 4 MB of 2^20 bytes), without a high threshold as in the emulated player.
-//! 4. Energy is by Table I, with the whole tail after the last byte.
-//! 5. The clairvoyant has both links, whoever plays; its energy is the least at the policy's own playback time.
+//! 1. Rates are those of payload. GreenBag's traffic shaper counted frames, but the paper gives the video's rate as
+//!    a percentage of the bandwidth, which is only correct for payload. On the wire a link is 1500/1448 as fast.
+//! 2. RTTs are 60 ms on LTE and 30 ms on Wi-Fi, queues 100 ms and 50 ms at the mean rate. The paper only states
+//!    that LTE's delay was higher.
+//! 3. The player is the paper's (section II-B, B = 4 MB of 2^20 bytes), without a high threshold, as in the
+//!    emulated player.
+//! 4. Energy follows Table I, with the whole tail after the last byte.
+//! 5. The clairvoyant has both links, whatever the policy; its energy is the minimum at the policy's own playback
+//!    time.
 
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ use marline_sim::lower_bound::PayloadCurve;
 use marline_sim::scenario;
 use marline_sim::spec::{Downlink, LinkSpec, QueueLimit};
 
-/// Links, a video, and the size of a segment.
+/// Links, video, and segment size.
 #[derive(Clone, Debug)]
 pub(super) struct RunConfig {
     links: Vec<(LinkSpec, CapacityCurve)>,
@@ -30,27 +31,27 @@ pub(super) struct RunConfig {
     segment: DataSize,
 }
 
-/// Who brings the video.
+/// The policy that downloads the video.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GreenBagPolicy {
-    /// GreenBag over LTE alone.
+    /// GreenBag over LTE only.
     LteOnly,
-    /// GreenBag over Wi-Fi alone.
+    /// GreenBag over Wi-Fi only.
     WifiOnly,
-    /// GreenBag that never saves.
+    /// GreenBag without its energy-saving link mode.
     GreenbagP,
     /// GreenBag with its link-mode chooser.
     GreenbagE,
-    /// Our own policy.
+    /// marline's policy.
     Marline,
-    /// GreenBag-P whose subsegments are always equal (figure 10).
+    /// GreenBag-P with equal subsegments (figure 10).
     EqualSubsegments,
     /// GreenBag-P without recovery (figures 11 and 12).
     WithoutRecovery,
 }
 
 impl GreenBagPolicy {
-    /// As rows name it.
+    /// Name in rows.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::LteOnly => "single:lte",
@@ -80,32 +81,32 @@ impl GreenBagPolicy {
     }
 }
 
-/// How it was to watch, what it cost, and what a clairvoyant would have had. Times in seconds, energies in joules.
+/// Results of a playback, and those of a clairvoyant. Times are in seconds, energies in joules.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct PlaybackMetrics {
-    /// P.
+    /// Playback time (P in the paper).
     pub(super) playback_time: f64,
-    /// I, the first wait included.
+    /// Total buffering time (I in the paper), including the startup.
     pub(super) buffering_time: f64,
     /// Interruptions after the start.
     pub(super) stalls: u32,
-    /// What the radios drew.
+    /// Energy of the radios.
     pub(super) energy: f64,
-    /// The least playback time.
+    /// Minimum playback time.
     pub(super) min_playback: f64,
-    /// The least interruption.
+    /// Minimum buffering time.
     pub(super) min_buffering: f64,
-    /// The least energy with which it could have been played as soon as it was; none: nobody asked.
+    /// Minimum energy for this playback time; `None` if it was not computed.
     pub(super) min_energy: Option<f64>,
 }
 
 impl RunConfig {
-    /// Links of these constant rates.
+    /// Links with these constant rates.
     pub(super) fn constant(lte: Bitrate, wifi: Bitrate, video: MediaProfile) -> Self {
         Self::from_rates(vec![lte], vec![wifi], video)
     }
 
-    /// Links with a rate for each second; the last one lasts.
+    /// Links with one rate per second; the last one stays.
     pub(super) fn from_rates(lte: Vec<Bitrate>, wifi: Vec<Bitrate>, video: MediaProfile) -> Self {
         let links = vec![
             link("lte", &lte, Duration::from_millis(60), Duration::from_millis(100)),
@@ -119,7 +120,7 @@ impl RunConfig {
         }
     }
 
-    /// A pair of recorded links; the video needs this share of what they carry on the average in its duration.
+    /// A pair of recorded links. The video's rate is this share of their mean rate during the video's duration.
     pub(super) fn from_trace_case(
         case: &scenario::Case,
         traces: &[PathBuf],
@@ -142,7 +143,7 @@ impl RunConfig {
         })
     }
 
-    /// The same with segments of this size.
+    /// Sets the segment size.
     #[must_use]
     pub(super) const fn with_segment_size(mut self, segment: DataSize) -> Self {
         self.segment = segment;
@@ -154,12 +155,12 @@ impl RunConfig {
         self.links.iter().map(|(spec, _)| spec)
     }
 
-    /// What is played.
+    /// The video.
     pub(super) const fn video(&self) -> &MediaProfile {
         &self.video
     }
 
-    /// GreenBag as this one has it.
+    /// Parameters of GreenBag for this policy.
     pub(super) fn greenbag(&self, policy: GreenBagPolicy) -> GreenBagParams {
         GreenBagParams {
             segment_size: self.segment,
@@ -169,8 +170,8 @@ impl RunConfig {
         }
     }
 
-    /// Plays it in virtual time. `energy`: whether the least energy is looked for as well, which takes longer than the
-    /// playing.
+    /// Simulates the playback. `energy`: whether to compute the minimum energy too, which takes longer than the
+    /// simulation.
     pub(super) fn simulate(&self, who: GreenBagPolicy, energy: bool) -> Result<PlaybackMetrics, String> {
         let used = self.specs().filter(|spec| who.uses(spec.kind)).cloned();
         let scenario = HttpScenario::new(self.video.size(), used);
@@ -186,17 +187,17 @@ impl RunConfig {
         if let Some((failure, at)) = &outcome.failed {
             return Err(format!("{failure:?} after {:.1} s", at.as_secs_f64()));
         }
-        let viewing = outcome.playback.as_ref().ok_or("nobody watched")?;
+        let viewing = outcome.playback.as_ref().ok_or("the simulation has no player")?;
         let playback = viewing.playback_time.ok_or("not played to the end in time")?;
         if !outcome.is_complete() {
-            return Err("the video is not whole".into());
+            return Err("the video is incomplete".into());
         }
         let joules = stream.energy_meter().energy_until_idle(Instant::ZERO + TIME_LIMIT).total().as_joules_f64();
         let (interrupted, stalls) = (viewing.buffering_time.as_secs_f64(), viewing.stalls);
         self.with_optimum(playback.as_secs_f64(), interrupted, stalls, joules, energy)
     }
 
-    /// A playing beside the clairvoyant's. `energy`: whether the least energy is looked for.
+    /// Adds the clairvoyant's results to those of a playback. `energy`: whether to compute the minimum energy.
     pub(super) fn with_optimum(
         &self,
         playback: f64,
@@ -227,7 +228,7 @@ impl RunConfig {
         PlaybackCase { links, video: self.video.clone(), start_threshold: PLAYER_THRESHOLDS.low }
     }
 
-    /// As fine as for a video of a few Mbit/s, whatever its rate.
+    /// Resolution of the clairvoyant: as for a video of a few Mbit/s, whatever its rate.
     fn grid(&self) -> Grid {
         let grain = (self.video.size() / GRAINS_PER_VIDEO).max(Grid::default().grain);
         Grid { grain, ..Grid::default() }
@@ -257,12 +258,12 @@ fn link(name: &str, rates: &[Bitrate], rtt: Duration, queue: Duration) -> LinkSp
     spec
 }
 
-/// Of 1500 bytes of a packet 1448 are payload.
+/// Rate on the wire for this payload rate: 1448 of 1500 bytes are payload.
 fn wire_rate(payload: Bitrate) -> Bitrate {
     Bitrate::from_bits_per_sec((payload.bits_per_sec() * 1500).div_ceil(1448))
 }
 
-/// GreenBag's radios (Table I).
+/// The radios of GreenBag (Table I).
 fn radios(links: &[(LinkSpec, CapacityCurve)]) -> Vec<GreenBagRadio> {
     let of = |kind: LinkKind| {
         if kind == LinkKind::Lte { GreenBagRadio::GREENBAG_LTE } else { GreenBagRadio::GREENBAG_WIFI }
@@ -270,15 +271,15 @@ fn radios(links: &[(LinkSpec, CapacityCurve)]) -> Vec<GreenBagRadio> {
     links.iter().map(|(spec, _)| of(spec.kind)).collect()
 }
 
-/// The emulated player's.
+/// Thresholds of the emulated player.
 pub(super) const PLAYER_THRESHOLDS: BufferThresholds =
     BufferThresholds { high: None, ..BufferThresholds::GREENBAG };
 const SECOND: Duration = Duration::from_secs(1);
-/// From the client: enough for requests and acknowledgements.
+/// Uplink of both links: enough for requests and ACKs.
 const UPLINK_RATE: Bitrate = Bitrate::from_mbps(5);
-/// Nothing here needs half of it.
+/// More than twice the time that any case needs.
 const TIME_LIMIT: Duration = Duration::from_secs(2000);
-/// Grains of a whole video: those of 90 MB in the usual size.
+/// Grains per video: for 90 MB they have the default size.
 const GRAINS_PER_VIDEO: u64 = 7200;
 
 #[cfg(test)]
@@ -286,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_played_beside_its_clairvoyant() {
+    fn a_playback_is_compared_with_its_clairvoyant() {
         let rate = Bitrate::from_mbps(3);
         let run =
             RunConfig::constant(rate, rate, video(Bitrate::from_bits_per_sec(4_800_000), Duration::from_secs(30)));

@@ -1,13 +1,11 @@
-//! All cases in real time: many labs at once, each result kept as soon as it is there.
+//! Runs all cases in real time: many labs in parallel, each result stored as soon as it is available.
 //!
-//! In: figures, and a [`Book`]. Out: the book's cells.
-//!
-//! 1. A case needs minutes of real time and next to no processor (6 Mbit/s), so many run side by side, each in namespaces
-//!    of its own; faster videos count for as many as they are faster. What a crowd would spoil is measured in
-//!    each of them: how late its emulator was, and how long its proxy waited for a processor.
-//! 2. The order is that of [`ORDER`], the figures that matter most first, so that a session that is stopped has them.
-//!    The policies of one case run side by side: whatever the machine does meanwhile, it does to all of them.
-//! 3. A case that fails is a cell with its problem. A lab that cannot be built ends everything.
+//! 1. A case takes minutes of real time and hardly any CPU (6 Mbit/s), so many run side by side, each in namespaces
+//!    of its own. Faster videos count as several. Each measurement shows whether it was disturbed: how late its
+//!    emulator was, and how long its proxy waited for a CPU.
+//! 2. The order is that of [`ARTEFACT_ORDER`], the most important figures first, so that an interrupted session has
+//!    them. The policies of one case run side by side, so that a disturbance of the machine affects all of them.
+//! 3. A case that fails is stored with its problem. A lab that cannot be built ends the run.
 
 use std::fmt;
 
@@ -25,17 +23,17 @@ use crate::reproduce::measurement::{self, MeasuredValues as _, MeasurementId};
 use crate::reproduce::result_set::ResultSet;
 use crate::worker_pool::JOB_COST;
 
-/// One playing of a case.
+/// Identity of one playback of a case.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct PlaybackId {
     artefact: String,
     case: String,
     policy: String,
-    /// The repetition, from 0, which is also the seed of everything that is drawn.
+    /// Repetition, from 0; also the seed of everything random.
     run: usize,
 }
 
-/// What came of it.
+/// One playback with its result.
 pub(super) type PlaybackMeasurement = measurement::Measurement<PlaybackId, PlaybackValues>;
 
 impl PlaybackId {
@@ -54,19 +52,19 @@ impl fmt::Display for PlaybackId {
     }
 }
 
-/// The artefacts in the order in which they are played.
+/// The artefacts in the order in which they are run.
 const ARTEFACT_ORDER: [&str; 10] =
     ["F13", "F14", "X-over", "X-fluct", "X-traces", "F12", "F11", "F10", "F9a", "F9b"];
 
-/// As the videos of most figures.
+/// Rate of most videos.
 const DEFAULT_RATE: Bitrate = Bitrate::from_mbps(6);
 
-/// The room of a video of this rate.
+/// Cost of a video with this rate in the worker pool.
 fn job_cost(rate: Bitrate) -> u64 {
     rate.max(DEFAULT_RATE).bits_per_sec() * JOB_COST / DEFAULT_RATE.bits_per_sec()
 }
 
-/// Plays what the book does not have yet, so many at once.
+/// Measures what is not stored yet, with this many jobs in parallel.
 pub(super) fn measure_all(
     figures: &[FigureCase],
     results: &ResultSet<PlaybackId, PlaybackValues>,
@@ -91,7 +89,7 @@ pub(super) fn measure_all(
     results.measure(&all, jobs, name, room, one)
 }
 
-/// What is known of one playing, beside the clairvoyant's.
+/// The result of one playback, with the clairvoyant's.
 pub(super) fn result_with_optimum(
     cells: &[PlaybackMeasurement],
     figure: &FigureCase,
@@ -103,7 +101,7 @@ pub(super) fn result_with_optimum(
     figure.runs[run].with_optimum(*playback_s, *interruption_s, *stalls, *energy_j, figure.wants_energy)
 }
 
-/// How many of a policy's playings in a case are suspect.
+/// Number of unreliable playbacks of a policy in a case.
 pub(super) fn unreliable_count(
     cells: &[PlaybackMeasurement],
     figure: &FigureCase,
@@ -116,7 +114,7 @@ pub(super) fn unreliable_count(
     (0..figure.runs.len()).filter(|run| last(*run).is_some_and(is_suspect)).count()
 }
 
-/// Only what was played at all, whole repetitions of whole cases.
+/// Keeps only complete repetitions of cases that were measured.
 pub(super) fn measured_figures(figures: Vec<FigureCase>, cells: &[PlaybackMeasurement]) -> Vec<FigureCase> {
     let cut = |mut figure: FigureCase| {
         let all = |run: usize| {
@@ -142,17 +140,17 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_video_counts_for_several() {
+    fn a_fast_video_costs_as_much_as_several() {
         assert_eq!([1, 6, 18].map(|mbps| job_cost(Bitrate::from_mbps(mbps))), [JOB_COST, JOB_COST, 3 * JOB_COST]);
     }
 
     #[test]
-    fn what_the_repository_keeps_is_understood() {
+    fn the_committed_measurements_can_be_read() {
         measurement::tests::is_understood::<PlaybackId, PlaybackValues>("greenbag");
     }
 
     #[test]
-    fn only_whole_repetitions_are_shown() {
+    fn only_complete_repetitions_are_shown() {
         let all = figures("X-fluct", Effort { runs: Some(3), ..Effort::FULL });
         let mut cells = Vec::new();
         for run in 0..2 {
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_artefact_has_its_turn() {
+    fn every_artefact_is_in_the_order() {
         let mut known: Vec<&str> = super::super::figures::ARTEFACTS.into();
         known.push(super::super::figures::TRACES);
         known.sort_unstable();

@@ -1,16 +1,15 @@
-//! `marline-lab reproduce greenbag`: the evaluation of GreenBag (RTSS 2013, §V) again, with our own policy and a
-//! clairvoyant beside it, and what this project asks of its policy beyond that.
+//! `marline-lab reproduce greenbag`: reproduces the evaluation of GreenBag (RTSS 2013, section V), with marline's
+//! policy and a clairvoyant beside it, and further cases for marline's policy. It prints tables for people or
+//! result rows (`--json`).
 //!
-//! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).
-//!
-//! 1. In real time everything is played through `marline proxy` over kernel TCP and emulated links ([`real`]), many cases
-//!    at once ([`measurements`]), each kept in `evidence/greenbag/lab.jsonl` as soon as it is done; `--continue` goes on there.
-//!    The same cases in virtual time stand beside it.
-//! 2. In virtual time (`--sim`) it is the machine of `marline proxy` over sim's links and its model of TCP: minutes of
-//!    video in a fraction of a second each, and so more of them.
-//! 3. `--quick` does all artefacts in virtual time with few repetitions and few sizes, and a few seconds of video in real
-//!    time; where the machine forbids a lab, it says so and leaves that part out.
-//! 4. `--runs` changes how often chance is asked where it plays a part (figure 12, wandering links).
+//! 1. In real time videos are played through `marline proxy` over kernel TCP and emulated links ([`real`]), many
+//!    cases in parallel ([`measurements`]). Each is stored in `evidence/greenbag/lab.jsonl` as soon as it is
+//!    complete; `--continue` resumes there. The same cases in virtual time are reported beside it.
+//! 2. In virtual time (`--sim`) the state machine of `marline proxy` runs over the simulator's links and TCP model:
+//!    minutes of video in a fraction of a second each, and therefore more repetitions.
+//! 3. `--quick` simulates all artefacts with few repetitions and sizes, and plays a few seconds of video in real
+//!    time. Where the machine does not permit a lab, it reports that and omits that part.
+//! 4. `--runs` sets the number of repetitions of random cases (figure 12, fluctuating links).
 
 mod config;
 mod figures;
@@ -40,7 +39,7 @@ use measurements::PlaybackMeasurement;
 use real::PlaybackRunner;
 use runner::CaseResults;
 
-/// Does it, and gives the exit code: 1 if something could not be played.
+/// Runs the reproduction and returns the exit code: 1 if a playback failed.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let wanted = selected_artefacts(&args.cases)?;
     if args.quick {
@@ -58,20 +57,20 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         let store = ResultStore::open(&args.results_file(), args.continues, 1.0)?;
         let (cells, stopped) = real(args, &figures, store)?;
         if stopped {
-            notice(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
+            notice(&format!("stopped; {} cases are stored, resume with --continue", cells.len()));
             return Ok(130);
         }
         (figures, cells)
     };
     let figures = measurements::measured_figures(figures, &cells);
     let each = |figure: &FigureCase, policy, run| measurements::result_with_optimum(&cells, figure, policy, run);
-    notice(if args.uses_kept { "what a clairvoyant would have needed" } else { COMPARISON_NOTE });
+    notice(if args.uses_kept { "computing the clairvoyant's results" } else { COMPARISON_NOTE });
     let real = with_unreliable_counts(runner::run_all(&figures, each, |_| {}), &figures, &cells);
     let compared = if args.uses_kept { Vec::new() } else { run_simulated(args, &figures) };
     Ok(print_results(args, &figures, Some(&real), &compared))
 }
 
-const COMPARISON_NOTE: &str = "what a clairvoyant would have needed, and the same in virtual time";
+const COMPARISON_NOTE: &str = "computing the clairvoyant's results, and the same cases in virtual time";
 
 fn with_unreliable_counts(
     mut results: Vec<CaseResults>,
@@ -88,7 +87,7 @@ fn with_unreliable_counts(
     results
 }
 
-/// What is wanted, as far as its traces are there.
+/// The selected cases, without those whose traces are missing.
 fn figures_of(args: &ReproduceArgs, wanted: &[&'static str], effort: Effort) -> Result<Vec<FigureCase>, LabError> {
     let effort = Effort { runs: args.runs, ..effort };
     let mut figures: Vec<FigureCase> =
@@ -99,7 +98,7 @@ fn figures_of(args: &ReproduceArgs, wanted: &[&'static str], effort: Effort) -> 
     figures.retain_mut(|figure| figure.retain_named(&args.cases));
     if figures.is_empty() && wanted != [TRACES] {
         return Err(LabError::Spec(format!(
-            "no case `{}`: `F13 80% marline` is how one is named",
+            "no case `{}`; a case is named like `F13 80% marline`",
             args.cases.join(", ")
         )));
     }
@@ -114,7 +113,7 @@ fn run_simulated(args: &ReproduceArgs, figures: &[FigureCase]) -> Vec<CaseResult
     })
 }
 
-/// Plays in real time what the store does not have; gives all that it has then, and whether the user stopped it.
+/// Measures in real time what is not stored yet. Returns all measurements, and whether the user interrupted.
 fn real(
     args: &ReproduceArgs,
     figures: &[FigureCase],
@@ -124,7 +123,7 @@ fn real(
     let videos = runner::all_runs(figures).into_iter().map(|(at, ..)| figures[at].runs[0].video().duration());
     let least = videos.sum::<Duration>() / u32::try_from(at_once.max(1)).unwrap_or(u32::MAX);
     notice(&format!(
-        "{} of video, {at_once} at once; stop with Ctrl-C, go on with --continue",
+        "{} of video with {at_once} jobs in parallel; stop with Ctrl-C, resume with --continue",
         format_duration(least)
     ));
     let workshop = PlaybackRunner::new(args.trace.clone())?;
@@ -133,14 +132,14 @@ fn real(
     Ok((results.into_measurements(), is_interrupted()))
 }
 
-/// So many cases at once: each needs a twentieth of a core, and all of them leave half of the machine to itself.
+/// Number of cases that run in parallel: each needs a twentieth of a CPU core, so half of the machine stays idle.
 fn default_jobs() -> usize {
     8 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// All artefacts in virtual time, and a short film in real time.
+/// `--quick`: all artefacts in virtual time, and a short video in real time.
 fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> {
-    // Privilege first: it must be asked for while there is one thread.
+    // Acquire privileges first: that is only possible while there is one thread.
     let lab = if args.sim { None } else { Some(prepare_run(Backend::Lab)) };
     let figures = figures_of(args, wanted, Effort::QUICK)?;
     let code = print_results(args, &figures, None, &run_simulated(args, &figures));
@@ -172,10 +171,10 @@ fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> 
     Ok(code.max(print_results(args, &shown, Some(&real), &runner::simulate_all(&shown, |_| {}))))
 }
 
-/// All of the short film's cases at once.
+/// All cases of the short video run in parallel.
 const QUICK_JOBS: usize = 3;
 
-/// Prints everything in the form that was asked for, and gives the exit code.
+/// Prints the results as JSON or tables, and returns the exit code.
 fn print_results(
     args: &ReproduceArgs,
     figures: &[FigureCase],
@@ -201,12 +200,12 @@ fn print_results(
         Backend::Lab => "real time over kernel TCP and emulated links, beside virtual time (sim)",
     };
     print_line(&format!(
-        "\nGreenBag (RTSS 2013): playback, interruption and energy in {time}, and a clairvoyant's."
+        "\nGreenBag (RTSS 2013): playback, interruption and energy in {time}, compared with a clairvoyant."
     ));
-    print_line("The paper plots its figures and gives no numbers for them; those of its text stand further below.");
+    print_line("The paper plots its figures without numbers; the numbers in its text are compared further below.");
     print_line(
         "greenbag-p and greenbag-e are our re-implementation: w_r, w_e and the chooser's margin are chosen, recovery and the choice \
-         of links have conditions of our own (docs/algorithms.md). The player has no high threshold, figure 14 included.",
+         of links have additional conditions (docs/algorithms.md). The player has no high threshold, figure 14 included.",
     );
     print_line(&args.host_line());
     for artefact in ARTEFACTS.into_iter().chain([TRACES, figures::QUICK]) {
@@ -217,11 +216,11 @@ fn print_results(
     }
     if suspects > 0 {
         print_line(&format!(
-            "{suspects} playings are suspect (see the notes of --json); --continue does them again."
+            "{suspects} playbacks are suspect (see the notes of --json); --continue repeats them."
         ));
     }
     if let Some(table) = table::statement_table(&rows, compared) {
-        print_line(&format!("What the paper's text says, and ours:\n{}", table.to_text()));
+        print_line(&format!("Statements in the paper's text, and the measured values:\n{}", table.to_text()));
     }
     if let Some(table) = threshold::table(&floors) {
         print_line(&format!("Floors:\n{}", table.to_text()));
@@ -229,18 +228,21 @@ fn print_results(
     u8::from(!problems.is_empty())
 }
 
-/// The artefacts that were named; all, if none was.
+/// The selected artefacts; all, if none is selected.
 fn selected_artefacts(named: &[String]) -> Result<Vec<&'static str>, LabError> {
     let all = || ARTEFACTS.into_iter().chain([TRACES]);
     let artefact = |name: &str| name.split(' ').next().unwrap_or_default().to_owned();
     if let Some(unknown) = named.iter().find(|name| all().all(|known| known != artefact(name))) {
         let known: Vec<&str> = all().collect();
-        return Err(LabError::Spec(format!("no artefact `{unknown}` of GreenBag: {}", known.join(", "))));
+        return Err(LabError::Spec(format!(
+            "no artefact `{unknown}` of GreenBag; available: {}",
+            known.join(", ")
+        )));
     }
     Ok(all().filter(|known| named.is_empty() || named.iter().any(|name| artefact(name) == *known)).collect())
 }
 
-/// The pairs of recorded links whose traces are there; of the others it is said why they are left out.
+/// The pairs of recorded links whose traces are available; prints why others are omitted.
 fn trace_figures(traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
     let pairs = scenarios::load("greenbag-pairs")?;
     let (mut figures, mut skipped) = (Vec::new(), Vec::new());
@@ -256,10 +258,11 @@ fn trace_figures(traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
     Ok(figures)
 }
 
-/// What the videos of recorded pairs need: as in figure 13 at 80 %.
+/// Video of recorded pairs: length, and share of the mean bandwidth as in figure 13 at 80 %.
 const PAIR_LENGTH: Duration = Duration::from_secs(120);
 const PAIR_SHARE: f64 = 0.8;
 
+/// Description of an artefact, above its table.
 fn title(artefact: &str) -> &'static str {
     match artefact {
         "F9a" => "size of segments × ratio of LTE to Wi-Fi, 6 Mbit/s in all, 40 s of video at 90 %",
@@ -272,7 +275,7 @@ fn title(artefact: &str) -> &'static str {
         "X-over" => "bit rates above the bandwidth, 3 + 3 Mbit/s, 120 s of video",
         figures::QUICK => "3 + 3 Mbit/s, 10 s of video at 80 %",
         "X-fluct" => {
-            "bandwidths that wander (log-AR(1), 1 s, memory 0.8); a constant of marline was chosen on the first 20 draws"
+            "fluctuating bandwidths (log-AR(1), 1 s, memory 0.8); a constant of marline was chosen on the first 20 draws"
         }
         _ => "pairs of recorded links, 120 s of video at 80 % of what they carry on the average",
     }
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_without_their_traces_are_left_out() {
+    fn pairs_without_traces_are_omitted() {
         assert!(trace_figures(&[]).unwrap().is_empty());
         let pairs = scenarios::load("greenbag-pairs").unwrap();
         assert!(pairs.cases.len() >= 12 && pairs.cases.iter().all(|case| case.links.len() == 2));

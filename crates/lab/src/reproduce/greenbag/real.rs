@@ -1,16 +1,15 @@
-//! One case in real time: a lab, `marline proxy` as a process at the client's end, and the emulated player before it.
+//! One case in real time: a lab, `marline proxy` as a process in the client namespace, and the emulated player.
 //!
-//! In: a [`Setting`], who brings the video, a seed. Out: a [`Measured`].
-//!
-//! 1. Everything is what a user has: kernel TCP, nginx, the proxy's own start, its look at the file, its way to learn of
-//!    the video (from the container) and of the player (who says how it stands, as the player page does).
-//! 2. The clock of the links, of the player and of the figures begins when the proxy is ready, with the request.
-//! 3. Joules are the proxy's own account, with the whole tail after the last byte. Beside them stand what the links'
-//!    packets would have cost, every packet counted: that has the warm spare connections too, which the account of what is
-//!    played has not.
-//! 4. A link that is not to be used is not given to the proxy; it is there all the same.
-//! 5. A run on a machine that was too busy is marked, not dropped. Whether it was is reckoned from what is kept of it, so
-//!    that all of a file are judged alike.
+//! 1. Everything is what users run: kernel TCP, nginx, the proxy's own start and its probe of the file. The proxy
+//!    learns the video's duration from the container, and the player's state from the player's reports, as with the
+//!    player page.
+//! 2. Links, player and measurement start when the proxy is ready, with the request.
+//! 3. Energy is the proxy's own figure, with the whole tail after the last byte. Beside it is the energy of all
+//!    packets on the links, which includes ready spare connections; the proxy's figure for the played video does
+//!    not.
+//! 4. A link that a policy must not use is not given to the proxy, but it exists.
+//! 5. A run on a machine that was too busy is marked as unreliable, not discarded. Whether it is unreliable is
+//!    computed from the stored values, so that all measurements of a file are treated alike.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -31,12 +30,12 @@ use crate::reproduce::measurement::{self, MeasuredValues};
 use crate::server::TempDir;
 use crate::{EmulationReport, Lab, LabError, LabSpec, Service};
 
-/// What came of a case in real time. Times in seconds, energies in joules.
+/// Result of a case in real time. Times are in seconds, energies in joules.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct PlaybackValues {
-    /// P.
+    /// Playback time (P in the paper).
     pub(super) playback_s: f64,
-    /// I, the first wait included.
+    /// Total buffering time (I in the paper), including the startup.
     #[serde(alias = "interruption_s")]
     pub(super) buffering_s: f64,
     /// Interruptions after the start.
@@ -45,34 +44,34 @@ pub(super) struct PlaybackValues {
     pub(super) first_frame_s: f64,
     /// When the last byte reached the player.
     pub(super) last_byte_s: f64,
-    /// Each wait: since when, for how long.
+    /// Buffering periods: start and length.
     #[serde(alias = "waits_s")]
     pub(super) buffering_periods_s: Vec<(f64, f64)>,
-    /// The proxy's account of the device, with the tails.
+    /// Energy of the device according to the proxy, tails included.
     pub(super) energy_j: f64,
-    /// The same from every packet that the links carried.
+    /// Energy of all packets that the links carried.
     #[serde(alias = "energy_of_packets_j")]
     pub(super) packet_energy_j: f64,
     pub(super) links: Vec<LinkResult>,
-    /// What told the proxy how long the video is.
+    /// Source from which the proxy learned the video's duration.
     #[serde(alias = "video")]
     pub(super) video_source: Option<String>,
-    /// How often a lagging link was relieved.
+    /// How often GreenBag's recovery took over a range of a slow link.
     #[serde(alias = "recovered")]
     pub(super) recoveries: u64,
-    /// How it was played, in the proxy's words.
+    /// The proxy's description of how the video was played.
     #[serde(default)]
     pub(super) reason: Option<String>,
-    /// The proxy's processor time.
+    /// CPU time of the proxy.
     pub(super) cpu_s: f64,
-    /// How long the proxy could have worked and had no processor.
+    /// Time during which the proxy was runnable and waited for a CPU.
     #[serde(default)]
     #[serde(alias = "kept_waiting_s")]
     pub(super) cpu_wait_s: Option<f64>,
-    /// How late one packet in a hundred left the emulator, or later.
+    /// p99 lateness of the emulator.
     #[serde(alias = "late_s")]
     pub(super) p99_lateness_s: f64,
-    /// Packets that were lost before the emulator saw them.
+    /// Packets dropped before they reached the emulator.
     #[serde(default)]
     #[serde(alias = "unseen")]
     pub(super) dropped_before_emulator: u64,
@@ -82,7 +81,7 @@ impl MeasuredValues for PlaybackValues {
     fn unreliable_reason(&self) -> Option<String> {
         let waited = self.cpu_wait_s.filter(|waited| *waited > MAX_CPU_WAIT * self.last_byte_s);
         measurement::suspect(self.p99_lateness_s, self.dropped_before_emulator)
-            .or_else(|| waited.map(|waited| format!("the proxy waited {waited:.1} s for a processor")))
+            .or_else(|| waited.map(|waited| format!("the proxy waited {waited:.1} s for a CPU")))
             .or_else(|| byte_mismatch(&self.links))
     }
 
@@ -92,41 +91,41 @@ impl MeasuredValues for PlaybackValues {
     }
 }
 
-/// The share of the time in which the proxy may wait for a processor. chosen: where it waited for up to a tenth, times
-/// were within half a second and joules within a hundredth of those in virtual time; at a third neither was.
+/// Share of the time that the proxy may wait for a CPU. Chosen: up to a tenth, times were within half a second and
+/// joules within 1 % of those in virtual time; at a third neither was.
 const MAX_CPU_WAIT: f64 = 0.1;
 
-/// What one link did.
+/// Result of one link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct LinkResult {
     pub(super) name: String,
-    /// Bytes of the film over it, as the proxy counts.
+    /// Bytes of the video over the link, as the proxy counts.
     #[serde(alias = "bytes")]
     pub(super) video_bytes: u64,
-    /// Bytes of IP packets that it carried to the client, as the emulator counts.
+    /// Bytes of IP packets towards the client, as the emulator counts.
     #[serde(alias = "carried_bytes")]
     pub(super) ip_bytes: u64,
-    /// The proxy's account of its radio, with the tail.
+    /// Energy of its radio according to the proxy, tail included.
     pub(super) energy_j: Option<f64>,
-    /// When something small came to a radio that slept, or was about to: packets that are not the film's.
+    /// Times at which a few packets, too small for video data, woke the radio or extended its tail.
     #[serde(default)]
     #[serde(alias = "woken_s")]
     pub(super) wakeups_s: Vec<f64>,
 }
 
-/// What all cases have in common.
+/// State shared by all cases.
 #[derive(Debug)]
 pub(super) struct PlaybackRunner {
     program: PathBuf,
     fixtures: Mp4Fixtures,
-    /// Where each case's logs of decisions go.
+    /// Directory for the decision logs of all cases.
     trace_dir: Option<PathBuf>,
-    /// Labs are built one at a time: their making is short and would delay the packets of the others.
+    /// Only one lab is built at a time: building is short and would delay the packets of running labs.
     build_lock: std::sync::Mutex<()>,
 }
 
 impl PlaybackRunner {
-    /// Finds the proxy's program.
+    /// Finds marline's executable.
     pub(super) fn new(trace: Option<PathBuf>) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
         Ok(Self {
@@ -137,7 +136,8 @@ impl PlaybackRunner {
         })
     }
 
-    /// Plays it. The outer error is of the lab, the inner one of what was played; `label` names its logs.
+    /// Runs one case. The inner error is a failure of the playback, the outer one of the lab; `label` names the
+    /// decision logs.
     pub(super) fn run_case(
         &self,
         run: &RunConfig,
@@ -145,10 +145,10 @@ impl PlaybackRunner {
         seed: u64,
         label: &str,
     ) -> Result<Result<PlaybackValues, String>, LabError> {
-        let fixture = self.fixtures.get_or_create(run.video()).map_err(LabError::at_step("a film in memory"))?;
-        let folder = TempDir::new().map_err(LabError::at_step("a place for the proxy"))?;
+        let fixture = self.fixtures.get_or_create(run.video()).map_err(LabError::at_step("a video in memory"))?;
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the proxy"))?;
         let (lab, proxy) = {
-            // Nothing is behind this lock that a failure of another thread could have spoilt.
+            // The lock protects no data, so the panic of another thread does not matter.
             let _one_at_a_time = self.build_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let lab = Lab::start(&LabSpec {
                 seed,
@@ -158,7 +158,7 @@ impl PlaybackRunner {
             let proxy = ProxyProcess::start(&lab, self.command(run, policy, folder.path(), label)?, folder.path())?;
             (lab, proxy)
         };
-        let (url, _) = lab.urls().ok_or_else(|| LabError::Server("it serves nothing".into()))?;
+        let (url, _) = lab.urls().ok_or_else(|| LabError::Server("the lab has no server".into()))?;
         let zero = clock::now();
         lab.start_links()?;
         let player_config = PlayerConfig {
@@ -172,7 +172,7 @@ impl PlaybackRunner {
         };
         let viewing = lab
             .run_at_client(|| Ok(player::play(&player_config)))
-            .map_err(LabError::at_step("the client's end"))?;
+            .map_err(LabError::at_step("the client namespace"))?;
         let emulation = lab.emulation_report()?;
         let kept_waiting = proxy.cpu_wait();
         let (cpu, said) = proxy.stop();
@@ -180,7 +180,7 @@ impl PlaybackRunner {
         Ok(match viewing {
             Ok(viewing) => to_result(run, policy, &viewing, &emulation, (cpu, kept_waiting)),
             Err(why) if said.is_empty() => Err(why),
-            Err(reason) => Err(format!("{reason}; the proxy said: {said}")),
+            Err(reason) => Err(format!("{reason}; last line of the proxy's log: {said}")),
         })
     }
 
@@ -214,14 +214,14 @@ impl PlaybackRunner {
             std::fs::create_dir_all(&place).map_err(LabError::at_step(format!("{}", place.display())))?;
             command.arg("--trace").arg(place);
         }
-        // A directory without configuration files.
+        // A directory that does not exist, hence without configuration files.
         let nowhere = folder.join("no-configuration");
         command.env("XDG_CONFIG_HOME", &nowhere).env("HOME", nowhere);
         Ok(command)
     }
 }
 
-/// Where the proxy listens: its network is its own.
+/// Address of the proxy; it is free, because the network namespace is new.
 const LISTEN_ADDRESS: &str = "127.0.0.1:8480";
 
 /// A running proxy.
@@ -233,11 +233,11 @@ struct ProxyProcess {
 }
 
 impl ProxyProcess {
-    /// Starts it, and waits until it says where it is.
+    /// Starts the proxy and waits until it prints its addresses.
     fn start(lab: &Lab, mut command: Command, folder: &Path) -> Result<Self, LabError> {
         let program = || "marline proxy".to_string();
         let errors = folder.join("stderr.log");
-        let file = File::create(&errors).map_err(LabError::at_step("a file for the proxy's errors"))?;
+        let file = File::create(&errors).map_err(LabError::at_step("log file of the proxy"))?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
         let mut child = lab.spawn(&mut command).map_err(|source| LabError::Start { program: program(), source })?;
         match read_ready_message(&mut child) {
@@ -255,13 +255,14 @@ impl ProxyProcess {
         }
     }
 
-    /// How long it has waited for a processor (the kernel's Documentation/scheduler/sched-stats.rst); none: it does not say.
+    /// Time that the proxy has waited for a CPU (kernel documentation, scheduler/sched-stats.rst); `None` if the
+    /// kernel does not report it.
     fn cpu_wait(&self) -> Option<Duration> {
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).ok()?;
         text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
     }
 
-    /// Ends it; gives its processor time, and the last line that it said.
+    /// Ends the proxy. Returns its CPU time and the last line of its log.
     fn stop(mut self) -> (Duration, String) {
         let _ = self.child.kill();
         let usage = marline_sys::process::wait_with_usage(self.child.id());
@@ -271,14 +272,16 @@ impl ProxyProcess {
     }
 }
 
-/// The one object that it prints when it listens.
+/// Reads the JSON object that the proxy prints when it listens: media address and status URL.
 fn read_ready_message(child: &mut Child) -> io::Result<(std::net::SocketAddr, String)> {
     let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line)?;
-    let object: Value = serde_json::from_str(&line).map_err(|_| io::Error::other("it does not listen"))?;
+    let object: Value =
+        serde_json::from_str(&line).map_err(|_| io::Error::other("no JSON object with the addresses"))?;
     let word = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
-    let listen = word("listen").parse().map_err(|_| io::Error::other(format!("it says `{}`", line.trim())))?;
+    let listen =
+        word("listen").parse().map_err(|_| io::Error::other(format!("unexpected output `{}`", line.trim())))?;
     Ok((listen, word("status")))
 }
 
@@ -327,7 +330,7 @@ fn to_result(
     })
 }
 
-/// What the radios draw for all packets towards the client, whatever they are for; links that are not used are left out.
+/// Energy of all packets towards the client over the links that the policy uses.
 fn packet_energy(run: &RunConfig, policy: GreenBagPolicy, emulation: &EmulationReport) -> f64 {
     let mut meter = Meter::new(GreenBagRadio::greenbag(), Instant::ZERO);
     let mut slots: Vec<(Instant, LinkId, u64)> = Vec::new();
@@ -346,7 +349,7 @@ fn packet_energy(run: &RunConfig, policy: GreenBagPolicy, emulation: &EmulationR
     meter.energy_until_idle(Instant::FAR_FUTURE).total().as_joules_f64()
 }
 
-/// When no more than a handshake's bytes came within a second, after two of silence.
+/// Times at which, after two idle seconds, no more than the bytes of a handshake arrived within a second.
 fn wakeup_times(timeline: &[DataSize]) -> Vec<f64> {
     let slot = EmulationReport::SLOT.as_secs_f64();
     let (silence, burst) = ((2.0 / slot) as usize, (1.0 / slot) as usize);
@@ -366,10 +369,11 @@ fn wakeup_times(timeline: &[DataSize]) -> Vec<f64> {
     woken
 }
 
-/// Less than any piece of a film.
+/// More than a handshake, and less than any range of a video.
 const MAX_HANDSHAKE: DataSize = DataSize::from_kib(6);
 
-/// Where the proxy's account and the packets are further apart than headers, handshakes and what was asked for twice.
+/// Reports a link on which the proxy's count and the packets differ by more than headers, handshakes and duplicate
+/// requests explain.
 fn byte_mismatch(links: &[LinkResult]) -> Option<String> {
     let is_unlike = |link: &&LinkResult| {
         let (counted, carried) = (link.video_bytes as f64, link.ip_bytes as f64);
@@ -384,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_packets_after_silence_are_noticed_and_pieces_of_a_film_are_not() {
+    fn a_few_packets_on_an_idle_link_are_wakeups_and_video_data_is_not() {
         let mut timeline = vec![DataSize::ZERO; 200];
         let mut put = |at: usize, bytes| timeline[at] = DataSize::from_bytes(bytes);
         put(0, 40_000);
@@ -397,14 +401,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_was_too_busy_is_told_from_what_is_kept() {
+    fn a_busy_machine_is_recognized_from_the_stored_values() {
         let text = r#"{"playback_s": 126, "interruption_s": 6, "stalls": 0, "first_picture_s": 6, "last_byte_s": 120,
             "waits_s": [], "energy_j": 77, "energy_of_packets_j": 78, "links": [], "video": null, "recovered": 0,
             "cpu_s": 2, "kept_waiting_s": 11.9, "late_s": 0.0009}"#;
         let mut measured: PlaybackValues = serde_json::from_str(text).unwrap();
         assert_eq!(measured.unreliable_reason(), None);
         measured.cpu_wait_s = Some(12.1);
-        assert_eq!(measured.unreliable_reason().unwrap(), "the proxy waited 12.1 s for a processor");
+        assert_eq!(measured.unreliable_reason().unwrap(), "the proxy waited 12.1 s for a CPU");
         measured.p99_lateness_s = 0.0011;
         assert!(measured.unreliable_reason().unwrap().contains("1.1 ms late"));
         measured.dropped_before_emulator = 3;
@@ -412,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_that_is_not_that_of_the_packets_is_noticed() {
+    fn a_byte_count_that_contradicts_the_packets_is_reported() {
         let link = |bytes, carried_bytes| LinkResult {
             name: "lte".into(),
             video_bytes: bytes,

@@ -1,9 +1,10 @@
-//! GreenBag's figures as rows: what the text of its paper says beside ours.
+//! Result rows of GreenBag's figures.
 //!
-//! 1. The paper plots its times and energies and gives no numbers for them; their rows have a null and say so.
-//! 2. What its text does say in numbers has rows of its own: the best sizes of segments (§V-A2), whether a hole stops
-//!    the video (§V-A4), savings (§V-A5, §V-B2), how much longer Wi-Fi alone takes.
-//! 3. Ours are means over the repetitions, as the paper's are (§V-A1), with their standard deviation.
+//! 1. The paper plots its times and energies without numbers; their rows have a null and a note.
+//! 2. The numbers in its text have rows of their own: the best segment sizes (section V-A2), whether a drop
+//!    interrupts the video (section V-A4), savings (sections V-A5, V-B2), how much longer Wi-Fi alone takes.
+//! 3. Measured values are means over the repetitions, as the paper's are (section V-A1), with their standard
+//!    deviation.
 
 use super::config::{GreenBagPolicy, PlaybackMetrics};
 use super::figures::{ALL_POLICIES, TRACES};
@@ -11,11 +12,11 @@ use super::runner::CaseResults;
 use crate::reproduce::threshold::Threshold;
 use crate::results::{Backend, ResultRow, round_to_thousandths, stats};
 
-/// What is measured in every case.
+/// The metrics of every case, with their units.
 pub(super) const METRICS: [(&str, &str); 4] =
     [("playback_time", "s"), ("interruption", "s"), ("stalls", "1"), ("energy", "J")];
 
-/// All rows of what was made so.
+/// All rows of these results.
 pub(super) fn rows(results: &[CaseResults], floors: &[Threshold], backend: Backend) -> Vec<ResultRow> {
     let mut rows: Vec<ResultRow> = results.iter().flat_map(metric_rows).collect();
     rows.extend(energy_ratio_rows(results));
@@ -35,7 +36,7 @@ pub(super) fn rows(results: &[CaseResults], floors: &[Threshold], backend: Backe
     rows
 }
 
-/// The clairvoyant's figure beside a metric.
+/// The clairvoyant's value of a metric.
 fn optimum_of(played: &PlaybackMetrics, metric: &str) -> Option<f64> {
     match metric {
         "playback_time" => Some(played.min_playback),
@@ -86,6 +87,7 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
     policies.flat_map(|policy| METRICS.into_iter().map(move |metric| of(policy, metric))).collect()
 }
 
+/// The note of a row: why its paper value is missing or needs explanation.
 fn note(results: &CaseResults, policy: GreenBagPolicy, metric: &str) -> Option<String> {
     let text = match (results.artefact, policy, metric) {
         (_, GreenBagPolicy::Marline, _) => "not in the paper",
@@ -109,7 +111,7 @@ fn note(results: &CaseResults, policy: GreenBagPolicy, metric: &str) -> Option<S
     Some(text.into())
 }
 
-/// Mean energy over the clairvoyant's mean.
+/// Mean energy divided by the clairvoyant's mean energy.
 fn energy_ratio_rows(results: &[CaseResults]) -> Vec<ResultRow> {
     let of = |results: &CaseResults, policy: GreenBagPolicy| {
         Some(ResultRow {
@@ -128,14 +130,14 @@ fn energy_ratio_rows(results: &[CaseResults]) -> Vec<ResultRow> {
         .collect()
 }
 
-/// Mean energy over the clairvoyant's mean energy at equal playback times.
+/// Mean energy divided by the clairvoyant's mean energy at equal playback times.
 pub(super) fn energy_ratio(results: &CaseResults, policy: GreenBagPolicy) -> Option<f64> {
     let played = results.all_results(policy)?;
     let least: Option<Vec<f64>> = played.iter().map(|played| played.min_energy).collect();
     Some(results.mean(policy, |played| played.energy)? / stats::mean(&least?)?)
 }
 
-/// What the text says in numbers.
+/// Rows of the numbers in the paper's text.
 fn statement_rows(results: &[CaseResults]) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     rows.extend(best_segment_rows(results, "F9a", &["1:1", "1:3", "1:5"], 1000.0));
@@ -183,13 +185,13 @@ fn statement_rows(results: &[CaseResults]) -> Vec<ResultRow> {
     rows
 }
 
-/// GB-E's saving on GB-P, in percent.
+/// Energy that GB-E saves compared with GB-P, in percent.
 fn saving_percent(results: &CaseResults) -> Option<f64> {
     let energy = |policy| results.mean(policy, |played| played.energy);
     Some((1.0 - energy(GreenBagPolicy::GreenbagE)? / energy(GreenBagPolicy::GreenbagP)?) * 100.0)
 }
 
-/// "WiFi's playback time in this scenario is 44-70 seconds longer than that of other cases."
+/// The paper: "WiFi's playback time in this scenario is 44-70 seconds longer than that of other cases."
 fn wifi_only_rows(results: &CaseResults) -> Vec<ResultRow> {
     let time = |policy: GreenBagPolicy| results.mean(policy, |played| played.playback_time);
     let others =
@@ -207,7 +209,7 @@ fn wifi_only_rows(results: &CaseResults) -> Vec<ResultRow> {
     vec![of("longer_at_least", 44.0, wifi - max), of("longer_at_most", 70.0, wifi - least)]
 }
 
-/// The sizes of segments that are as good as the best.
+/// The range of segment sizes that are as good as the best.
 fn best_segment_rows(
     results: &[CaseResults],
     artefact: &'static str,
@@ -242,7 +244,8 @@ fn best_segment_rows(
     rows
 }
 
-/// The paper's confidence intervals are about 1 % (§V-A1).
+/// Ratio to the best time up to which times count as equal: the paper's confidence intervals are about 1 % (section
+/// V-A1).
 const TIE_RATIO: f64 = 1.01;
 
 #[cfg(test)]
@@ -272,7 +275,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_saving_of_the_text_stands_beside_ours() {
+    fn a_saving_in_the_text_is_compared_with_the_measured_one() {
         let runs: &[(GreenBagPolicy, &[PlaybackMetrics])] = &[
             (GreenBagPolicy::LteOnly, &[played(143.0, 300.0)]),
             (GreenBagPolicy::WifiOnly, &[played(187.0, 80.0)]),
@@ -291,7 +294,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_best_segments_are_those_within_a_hundredth() {
+    fn the_best_segments_are_those_within_one_percent() {
         let of = |kib: u64, time: f64| {
             done("F9a", &format!("1:3 {kib} KiB"), &[(GreenBagPolicy::GreenbagP, &[played(time, 1.0)])])
         };
@@ -301,7 +304,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn repetitions_become_mean_and_deviation_and_a_failure_a_null() {
+    fn repetitions_give_mean_and_deviation_and_a_failure_gives_a_null() {
         let two = [played(125.0, 110.0), played(127.0, 130.0)];
         let mut case = done("X-fluct", "80%", &[(GreenBagPolicy::Marline, &two)]);
         case.unreliable = vec![(GreenBagPolicy::Marline, 1)];

@@ -1,6 +1,5 @@
-//! Plays all cases, on every processor.
-//!
-//! In: [`Figure`]s. Out: [`Done`], in the same order whatever was ready first.
+//! Runs all cases in virtual time on all CPU cores, or collects their results from real time. The results are in
+//! the order of the figures.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,30 +8,30 @@ use super::config::{GreenBagPolicy, PlaybackMetrics};
 use super::figures::FigureCase;
 use crate::results::stats;
 
-/// A case and what came of it.
+/// A case and its results.
 #[derive(Clone, Debug)]
 pub(super) struct CaseResults {
     pub(super) artefact: &'static str,
     pub(super) case: String,
-    /// Each one's repetitions; those that failed with the reason.
+    /// Results of each policy's repetitions; failed ones with the reason.
     pub(super) runs: Vec<(GreenBagPolicy, Vec<Result<PlaybackMetrics, String>>)>,
-    /// Of whom how many repetitions are suspect.
+    /// Number of unreliable repetitions per policy.
     pub(super) unreliable: Vec<(GreenBagPolicy, usize)>,
 }
 
 impl CaseResults {
-    /// Whoever it was, if every repetition was good.
+    /// All results of a policy, if every repetition succeeded.
     pub(super) fn all_results(&self, policy: GreenBagPolicy) -> Option<Vec<PlaybackMetrics>> {
         let (_, runs) = self.runs.iter().find(|(other, _)| *other == policy)?;
         runs.iter().map(|run| run.as_ref().ok().copied()).collect()
     }
 
-    /// The mean of a figure.
+    /// Mean of a value over the repetitions.
     pub(super) fn mean(&self, policy: GreenBagPolicy, figure: impl Fn(&PlaybackMetrics) -> f64) -> Option<f64> {
         stats::mean(&self.all_results(policy)?.iter().map(figure).collect::<Vec<_>>())
     }
 
-    /// What went wrong.
+    /// Descriptions of all failures.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         self.runs.iter().flat_map(move |(policy, runs)| {
             let failed = runs.iter().enumerate().filter_map(|(run, played)| Some((run, played.as_ref().err()?)));
@@ -43,7 +42,7 @@ impl CaseResults {
     }
 }
 
-/// Everything that is to be played: which figure, which of its policies, which of its settings.
+/// All runs as indexes of figure, policy and configuration.
 pub(super) fn all_runs(figures: &[FigureCase]) -> Vec<(usize, usize, usize)> {
     let of = |(at, figure): (usize, &FigureCase)| {
         let seeds = figure.runs.len();
@@ -54,12 +53,13 @@ pub(super) fn all_runs(figures: &[FigureCase]) -> Vec<(usize, usize, usize)> {
     figures.iter().enumerate().flat_map(of).collect()
 }
 
-/// Plays everything in virtual time; `tell` hears of every case when all of it is done.
+/// Simulates everything; `tell` is called when all runs of a case are complete.
 pub(super) fn simulate_all(figures: &[FigureCase], tell: impl Fn(&FigureCase) + Sync) -> Vec<CaseResults> {
     run_all(figures, |figure, policy, seed| figure.runs[seed].simulate(policy, figure.wants_energy), tell)
 }
 
-/// Gathers what `each` makes of a figure, a policy and the number of a setting.
+/// Calls `simulate_one` for each figure, policy and configuration, in parallel. `on_case_done` is called when all
+/// runs of a case are complete.
 pub(super) fn run_all(
     figures: &[FigureCase],
     simulate_one: impl Fn(&FigureCase, GreenBagPolicy, usize) -> Result<PlaybackMetrics, String> + Sync,
@@ -87,7 +87,7 @@ pub(super) fn run_all(
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     let mut results = results.into_inner().unwrap_or_default().into_iter();
-    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not played".into()));
+    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not run".into()));
     let of = |figure: &FigureCase| {
         let mut repeated = |policy: &GreenBagPolicy| (*policy, figure.runs.iter().map(|_| next()).collect());
         let runs = figure.policies.iter().map(&mut repeated).collect();
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_stand_where_their_cases_do() {
+    fn results_are_in_the_order_of_the_cases() {
         let figures = figures("F10", Effort::QUICK);
         let results = simulate_all(&figures, |_| {});
         assert_eq!(results.len(), 3);

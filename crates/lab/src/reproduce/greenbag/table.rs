@@ -1,10 +1,10 @@
-//! GreenBag's figures for people: one table per artefact, then what the paper's text says, then the floors.
+//! Tables of GreenBag's figures for people: one per artefact, and the numbers in the paper's text.
 
 use crate::html_report::Table;
 use crate::results::ResultRow;
 
-/// One artefact: a line per case and policy, ours beside the clairvoyant's; `beside`: what virtual time has made of the
-/// same.
+/// The table of one artefact: a line per case and policy, beside the clairvoyant's values; `compared` are the rows
+/// of virtual time.
 pub(super) fn table(rows: &[ResultRow], compared: Option<&[ResultRow]>, artefact: &str) -> Table {
     let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
     let energy = of.iter().any(|row| row.metric == "energy" && row.clairvoyant.is_some());
@@ -63,7 +63,7 @@ fn format_number(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
-/// By how much more than the clairvoyant.
+/// By how many percent the value is above the clairvoyant's.
 fn percent_above(row: Option<&ResultRow>) -> String {
     let (measured, least) = match row {
         Some(ResultRow { measured: Some(measured), clairvoyant: Some(least), .. }) if *least > 0.0 => {
@@ -74,7 +74,7 @@ fn percent_above(row: Option<&ResultRow>) -> String {
     format!("{:+.1} %", (measured / least - 1.0) * 100.0)
 }
 
-/// What the paper's text says in numbers: the paper's and ours; `beside` as above.
+/// The numbers in the paper's text: its values and the measured ones; `compared` as in [`table`].
 pub(super) fn statement_table(rows: &[ResultRow], compared: Option<&[ResultRow]>) -> Option<Table> {
     let with = rows.iter().filter(|row| row.paper.is_some());
     let line = |row: &ResultRow| {
@@ -109,7 +109,7 @@ mod tests {
     use crate::results::Backend;
 
     #[test]
-    fn a_line_has_ours_the_clairvoyants_and_the_gap() {
+    fn a_line_has_the_measured_value_the_clairvoyants_and_the_gap() {
         let real =
             rows(&[done("F13", "80%", &[(GreenBagPolicy::Marline, &[played(125.6, 104.0)])])], &[], Backend::Lab);
         let table = |compared| super::table(&real, compared, "F13");
