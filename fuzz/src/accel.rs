@@ -1,8 +1,8 @@
 //! What the accelerator reads of flows that it mirrors, and of servers that it fetches from.
 
+use marline_accel::fuzzing::byte_ranges;
 use marline_core::accel::{Mirror, Seen, Stretch};
 use marline_core::wire::packet::Seq;
-use marline_accel::fuzzing::byte_ranges;
 
 use crate::bytes::Bytes;
 

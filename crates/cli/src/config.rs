@@ -276,7 +276,7 @@ mod tests {
             ("[paths]\ngoal = 'fast'\n", 2, "unknown variant `fast`"),
             ("[paths]\nports = [0]\n", 2, "`0` is no port: 1 to 65535"),
             ("[paths]\nports = ['9-8']\n", 2, "`9-8` is no port"),
-            ("[paths]\nport = [true]\n", 2, "`true` is no port"),
+            ("[paths]\nports = [true]\n", 2, "`true` is no port"),
             ("[paths]\nenergy-model = 'typical'\n", 2, "unknown field `energy-model`"),
             ("[paths]\ntrace = 'x'\n", 2, "unknown field `trace`"),
             ("[paths]\nlinks = ['a b']\n", 2, "is not an interface name"),

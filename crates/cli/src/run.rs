@@ -27,7 +27,7 @@ Examples:
 Child processes are included, statically linked programs as well. The exit code is that of the
 command; 126: it is not executable, 127: it was not found. Set-user-ID programs (sudo, ping)
 started by the command keep their privileges only with CAP_SYS_ADMIN. The kernel's endpoints (ip
-mptcp) or a daemon such as `marline paths` decide which links are used. See docs/run.md.";
+mptcp) or a daemon such as `marline paths` decide which links are used. See docs/mptcp.md.";
 
 /// `marline run`.
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(crate) fn run(args: RunArgs) -> Result<(), CliError> {
     match run::start(&RunOptions { congestion: args.congestion.clone() }) {
         Ok(StartOutcome::AlreadyActive) if args.congestion.is_some() => {
             return Err(CliError::failed(
-                "--cc: an outer `marline run` already controls these sockets; set the option there",
+                "--congestion: an outer `marline run` already controls these sockets; set the option there",
             ));
         }
         Ok(started) => tracing::debug!(?started, program = %program.display(), "run"),

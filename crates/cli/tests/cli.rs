@@ -69,7 +69,7 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
         (&["get", "--link", "eth0,buget=2GB", URL], "`buget=2GB`: after the interface come kind="),
         (&["get", "--link", "eth0", "--link", "eth0", URL], "--link eth0: named twice"),
         (&["get", "--link", "eth0", "--limit-rate", "eth1=1Mbit/s", URL], "eth1 is not one of the --link"),
-        (&["get", "--checksum", "sha256=12", URL], "sha256=64 hexadecimal digits"),
+        (&["get", "--checksum", "sha256=12", URL], "sha256= and 64 hexadecimal digits"),
         (&["get", "-H", "Range: bytes=0-1", URL], "-H Range: marline sets this field itself"),
         (&["get", "--config", "absent.toml", URL], "absent.toml: No such file"),
         (&["get", "--user-file", "absent", URL], "absent: No such file"),

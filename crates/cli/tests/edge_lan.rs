@@ -563,7 +563,7 @@ grep "drops forwarded" edge.log | sed 's/`.*`/REMEDY/'
 heard || echo "nothing passes"
 # The remedy, as it is written in the line.
 remedy=$(grep -o '`.*`' edge.log | grep DOCKER | head -n 1 | tr -d '`'); sh -ec "$remedy"
-until grep -q "any more" edge.log; do sleep 0.1; kill -0 $edge; done
+until grep -q "anymore" edge.log; do sleep 0.1; kill -0 $edge; done
 heard && echo "it passes"
 "$MARLINE" edge status --run-dir run | grep -c "drops forwarded" || true
 # One of another kind that comes while it runs, as firewalld's.
@@ -571,14 +571,14 @@ nft 'table inet firewalld { chain filter_INPUT { type filter hook input priority
 until grep -q "drops TCP" edge.log; do sleep 0.1; kill -0 $edge; done
 grep "drops TCP" edge.log | sed 's/`.*`/REMEDY/'
 remedy=$(grep "drops TCP" edge.log | grep -o '`.*`' | tr -d '`'); sh -ec "$remedy"
-until [ $(grep -c "any more" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
+until [ $(grep -c "anymore" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
 lan curl -sS -m 10 http://203.0.113.5/
 # ufw's.
 nft 'table ip filter { chain INPUT { type filter hook input priority filter; policy drop; iifname "lo" accept; ct state established,related accept; tcp dport 22 accept; }; }'
 until [ $(grep -c "drops TCP" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
 grep "drops TCP" edge.log | tail -n 1 | sed 's/`.*/REMEDY/'
 nft delete table ip filter
-until [ $(grep -c "any more" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
+until [ $(grep -c "anymore" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
 # Forwarding is switched off by another program.
 sysctl -qw net.ipv4.ip_forward=0
 until grep -q "net.ipv4.ip_forward: somebody has set it to 0; it is 1 again" edge.log; do sleep 0.1; kill -0 $edge; done

@@ -268,7 +268,7 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         ),
         ("relay --listen 127.0.0.1:0 --certificate none.pem --revoked ca/revoked.pem", 64, "none.pem"),
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-port 0", 64, "is not a port"),
-        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-net 10.0.0.0/33", 64, "is no network"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-net 10.0.0.0/33", 64, "is not an address prefix"),
         (
             "relay --listen 192.0.2.1:4443 --certificate r1.pem --revoked ca/revoked.pem",
             1,

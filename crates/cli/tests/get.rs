@@ -454,7 +454,7 @@ fn bad_places_and_logs_are_named() {
     let url = server.url("/f");
     for (words, says) in [
         (&["-o", "absent/f"][..], "the directory absent does not exist"),
-        (&["-o", "f", "--trace", "absent/log"], "absent/log: No such file"),
+        (&["-o", "f", "--trace", "absent/log"], "absent/log: the decision log cannot be written: No such file"),
     ] {
         let words: Vec<&str> = ["get", "-q"].iter().chain(words).copied().chain([url.as_str()]).collect();
         let output = marline(&home, &words).output().unwrap();

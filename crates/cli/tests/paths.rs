@@ -104,16 +104,16 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
     )
     .unwrap();
     std::fs::write(place.0.path().join("m.toml"), "[paths]\nprofil = 'energy'\n").unwrap();
-    let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nport = [80, '8000-8999']\n";
+    let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nports = [80, '8000-8999']\n";
     std::fs::write(place.0.path().join("group.toml"), group).unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&["--goal", "fast"], "unknown profile `fast`; use energy, throughput, latency or metered"),
+        (&["--goal", "fast"], "unknown goal `fast`; use speed, latency, energy or cost"),
         (
             &["--policy", "tcp"],
             "unknown policy `tcp`; use marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
         ),
         (&["--link", "eth0,buget=2GB"], "`buget=2GB`: use kind="),
-        (&["--link", "eth0,metred=yes"], "use kind=, metered=, budget= or later after the interface, separated"),
+        (&["--link", "eth0,metred=yes"], "use kind=, metered=, budget= or optional after the interface, separated"),
         (&["--port", "80"], "--port needs --transparent"),
         (&["--run-dir", "/etc/passwd"], "--run-dir /etc/passwd: not a directory"),
         (&["status", "--run-dir", "/etc/passwd"], "--run-dir /etc/passwd: not a directory"),

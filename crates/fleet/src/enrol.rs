@@ -1,4 +1,4 @@
-//! Enrolment of a member: exchanges a token for NAME.pem, NAME.key and ca.pem (`docs/fleet.md`, "The life of a token").
+//! Enrolment of a member: exchanges a token for NAME.pem, NAME.key and ca.pem (`docs/fleet-reference.md`, "The life of a token").
 //!
 //! 1. The key is generated here and stays here; only a certificate request is sent.
 //! 2. The service is verified by the fingerprint in the token before the token is sent to it.

@@ -34,7 +34,7 @@ CAP_NET_ADMIN the MPTCP paths are managed as by `marline paths --goal speed`; wi
 the kernel manages them. UDP is not carried to the relay: UDP of a LAN uses the single link with
 the highest measured rate, a metered one only if there is no other. `--lan` needs CAP_NET_ADMIN
 and nft. Its changes to the host are undone at exit or, after a crash, by the next start or
-`marline restore`; until then the LAN stays blocked from the outside. docs/edge-box.md is the
+`marline restore`; until then the LAN stays blocked from the outside. docs/bonding.md is the
 guide for gateways.";
 
 /// `marline edge`.

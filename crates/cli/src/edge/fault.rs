@@ -112,7 +112,7 @@ impl Fault {
         patterns.into_iter().find(|(parts, _)| contains_any(parts)).map(|(_, reason)| reason)
     }
 
-    /// Reason code for programs; docs/fleet.md lists them.
+    /// Reason code for programs; docs/fleet-reference.md lists them.
     pub(super) const fn code(self) -> &'static str {
         match self {
             Self::EdgeRevoked => "edge-revoked",

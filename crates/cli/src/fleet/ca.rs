@@ -34,8 +34,8 @@ Examples:
   marline fleet ca list --json | jq -r '.[] | select(.state == \"valid\") | .identity'
 
 The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. Its ca.key is the
-secret of the whole fleet: keep a backup where nobody else has access. docs/fleet.md describes all
-files.
+secret of the whole fleet: keep a backup where nobody else has access.
+docs/fleet-reference.md describes all files.
 
 Exit codes: 0 success, 1 failure, 64 wrong usage, 77 not permitted.";
 
@@ -292,7 +292,7 @@ fn list_certificates(ca_dir_args: &CaDirArgs, as_json: bool, now: UtcSeconds) ->
     let mut lines = vec![["identity", "serial", "valid until", "state"].map(str::to_owned).to_vec()];
     lines.extend(rows.map(|CertificateRow { issued, state }| {
         let state = match state {
-            CertState::Valid => "ok",
+            CertState::Valid => "valid",
             CertState::Expired => "expired",
             CertState::Revoked => "revoked",
         };

@@ -268,7 +268,7 @@ fn coordinator_config(args: &RunArgs) -> Result<SchedulerConfig, CliError> {
     }
     // The service responds `pending` after two seconds without a decision (docs/fleet.md).
     if args.batch_window > Duration::from_secs(1) {
-        return Err(CliError::usage("--window: must be at most 1s, since requests of edges wait for it"));
+        return Err(CliError::usage("--batch-window: must be at most 1s, since requests of edges wait for it"));
     }
     let SchedulerConfig { heartbeat, lease, .. } = SchedulerConfig::default();
     if args.reallocation_interval < lease {

@@ -226,7 +226,7 @@ mod tests {
             (&["--max-time", "10", "http://h/f"], "a duration such as"),
             (&["--max-time", "0s", "http://h/f"], "too short"),
             (&["--metered", "maybe", "http://h/f"], "avoid"),
-            (&["--checksum", "md5=00", "http://h/f"], "no checksum"),
+            (&["--checksum", "md5=00", "http://h/f"], "is not a checksum"),
             (&["--retry", "-1", "http://h/f"], "-1"),
         ];
         for (words, expected) in table {

@@ -30,7 +30,7 @@ Examples:
 While it runs, the daemon changes net.mptcp.path_manager (and net.mptcp.enabled if it is 0) and
 adds routing rules with protocol 109. It restores them at exit or, after a crash, at the next
 start or by `marline restore`. It needs only CAP_NET_ADMIN; contrib/systemd has a unit.
-docs/paths.md is the operator's guide.
+docs/mptcp.md is the user guide.
 
 Exit codes: 0 stopped and restored, 1 failure, 64 wrong usage, 69 no usable link,
 77 CAP_NET_ADMIN is missing.";
@@ -148,7 +148,7 @@ pub struct RestoreArgs {
 /// `marline paths run`.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// Goal: energy, throughput, latency or metered [default: energy].
+    /// Goal: speed, latency, energy or cost [default: energy].
     #[arg(long, value_name = "GOAL")]
     pub(super) goal: Option<Goal>,
     /// Assume that programs on this host keep their send buffers short, as `marline edge` does.

@@ -12,28 +12,28 @@ use quote::ToTokens as _;
 use syn::{Attribute, Item};
 
 /// A module by its path from the crate's root; the root itself is empty.
-pub type ModulePath = Vec<String>;
+pub(crate) type ModulePath = Vec<String>;
 
 /// One path in the source of a module.
 #[derive(Clone, Debug)]
-pub struct Import {
+pub(crate) struct Import {
     /// The module that contains the path.
-    pub from: ModulePath,
+    pub(crate) from: ModulePath,
     /// The module that defines what the path names.
-    pub to: ModulePath,
+    pub(crate) to: ModulePath,
     /// The last segments of the path, below `to`.
-    pub name: String,
-    pub file: PathBuf,
-    pub line: usize,
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+    pub(crate) line: usize,
 }
 
 /// What is known of one module.
 #[derive(Default)]
-pub struct Module {
+pub(crate) struct Module {
     /// The file that contains it.
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Its items, without its child modules and without what is compiled for tests only.
-    pub tokens: TokenStream,
+    pub(crate) tokens: TokenStream,
     /// Items that are defined in the module itself.
     defined: BTreeSet<String>,
     /// Names that `use` declarations bring into the module, with their paths.
@@ -45,29 +45,29 @@ pub struct Module {
 }
 
 /// All modules of one crate.
-pub struct Crate {
+pub(crate) struct Crate {
     modules: BTreeMap<ModulePath, Module>,
 }
 
 /// Modules that import each other, directly or through others.
 #[derive(Debug)]
-pub struct Cycle {
+pub(crate) struct Cycle {
     /// The modules, each standing for itself and everything below it.
-    pub modules: Vec<ModulePath>,
+    pub(crate) modules: Vec<ModulePath>,
     /// One import for each pair of modules of the cycle.
-    pub imports: Vec<Import>,
+    pub(crate) imports: Vec<Import>,
 }
 
 impl Crate {
     /// Reads a crate from its root file (`lib.rs` or `main.rs`).
-    pub fn read(root: &Path) -> Self {
+    pub(crate) fn read(root: &Path) -> Self {
         let mut this = Self { modules: BTreeMap::new() };
         this.read_file(root, root.parent().expect("a file is in a folder"), Vec::new());
         this
     }
 
     /// The modules of the crate, by path.
-    pub fn modules(&self) -> &BTreeMap<ModulePath, Module> {
+    pub(crate) fn modules(&self) -> &BTreeMap<ModulePath, Module> {
         &self.modules
     }
 
@@ -115,7 +115,7 @@ impl Crate {
     }
 
     /// Every path of the crate that names something of another module.
-    pub fn imports(&self) -> Vec<Import> {
+    pub(crate) fn imports(&self) -> Vec<Import> {
         let mut found = Vec::new();
         for (from, module) in &self.modules {
             for (path, line) in &module.paths {
@@ -184,7 +184,7 @@ impl Crate {
     }
 
     /// The import cycles. A module and everything below it count as one node.
-    pub fn cycles(&self) -> Vec<Cycle> {
+    pub(crate) fn cycles(&self) -> Vec<Cycle> {
         let mut between: BTreeMap<(ModulePath, ModulePath), Import> = BTreeMap::new();
         for import in self.imports() {
             let common = import.from.iter().zip(&import.to).take_while(|(a, b)| a == b).count();
@@ -230,7 +230,7 @@ fn reachable(between: &BTreeMap<(ModulePath, ModulePath), Import>, start: &Modul
 }
 
 /// Whether an item is compiled for tests only.
-pub fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let condition = attribute.meta.to_token_stream().to_string();
         attribute.path().is_ident("test")
@@ -239,7 +239,7 @@ pub fn is_for_tests(attributes: &[Attribute]) -> bool {
 }
 
 /// The attributes of an item.
-pub fn attributes(item: &Item) -> &[Attribute] {
+pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,

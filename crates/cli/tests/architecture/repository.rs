@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The root of the repository.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-pub fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", show(path)))
 }
 
 /// A path as it is printed: relative to the root of the repository.
-pub fn show(path: &Path) -> String {
+pub(crate) fn show(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
 /// Every manifest under `crates`, by the name of its folder.
-pub fn manifests() -> BTreeMap<String, toml::Table> {
+pub(crate) fn manifests() -> BTreeMap<String, toml::Table> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(root().join("crates")).unwrap() {
         let path = entry.unwrap().path();
@@ -32,7 +32,7 @@ pub fn manifests() -> BTreeMap<String, toml::Table> {
 }
 
 /// The dependencies of a manifest, for any purpose and target.
-pub fn dependencies(manifest: &toml::Table) -> BTreeSet<String> {
+pub(crate) fn dependencies(manifest: &toml::Table) -> BTreeSet<String> {
     let mut tables = vec![manifest.clone()];
     tables.extend(table(manifest, "target").into_iter().filter_map(|(_, v)| v.as_table().cloned()));
     let mut used = BTreeSet::new();
@@ -44,13 +44,13 @@ pub fn dependencies(manifest: &toml::Table) -> BTreeSet<String> {
     used
 }
 
-pub fn table(manifest: &toml::Table, key: &str) -> toml::Table {
+pub(crate) fn table(manifest: &toml::Table, key: &str) -> toml::Table {
     manifest.get(key).and_then(toml::Value::as_table).cloned().unwrap_or_default()
 }
 
 /// The table of crates in `docs/architecture.md`: each crate with those that it may depend on. The crate is the first cell in
 /// backquotes, its dependencies are the names in the last cell.
-pub fn allowed_dependencies() -> BTreeMap<String, BTreeSet<String>> {
+pub(crate) fn allowed_dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let page = read(&root().join("docs/architecture.md"));
     let rows = page.lines().skip_while(|line| !(line.contains("| crate |") && line.contains("may depend on")));
     let mut found = BTreeMap::new();
@@ -66,7 +66,7 @@ pub fn allowed_dependencies() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Every Rust file of the repository, without build products.
-pub fn sources() -> Vec<PathBuf> {
+pub(crate) fn sources() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![root().join("crates"), root().join("fuzz")];
     while let Some(folder) = open.pop() {

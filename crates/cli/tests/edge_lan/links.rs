@@ -63,7 +63,7 @@ reason() { # WORDS CLIENT
     done
     echo "$why"
 }
-words() { case $1 in portal|certificate) echo "captive portal";; mptcp) echo "MPTCP";; dns) echo "name server";; *) echo "does not";; esac; }
+words() { case $1 in portal|certificate) echo "captive portal";; mptcp) echo "MPTCP";; dns) echo "DNS servers";; *) echo "does not";; esac; }
 # Prints: when, client, how | three flows | the reason in the status, awaited before or after the flows, or not at all
 row() { # WHEN CLIENT HOW before|after|- OPTIONS…
     local when=$1 client=$2 how=$3 awaited=$4 why=""; shift 4
@@ -115,8 +115,8 @@ fn flows_are_answered(of: &str, cases: &[(&str, &str, &[&str])]) {
         }
         let reason = match how {
             "portal" | "certificate" => "captive portal",
-            "mptcp" => "MPTCP's option",
-            "dns" if (of, when) == ("with_relay", "start") => "name server",
+            "mptcp" => "the MPTCP option",
+            "dns" if (of, when) == ("with_relay", "start") => "DNS servers",
             "dns" => "",
             _ if of == "without" => "",
             _ => "does not reach the relay",

@@ -204,7 +204,7 @@ fn load() {
         let most = relay.resource_use();
         most.print("each sends, and the server reads nothing", &before);
         let bound = (40 << 20) + (64 << 10) * flows_in_all as u64;
-        assert!(most.resident - before.resident <= bound, "more than docs/fleet.md states: {bound}");
+        assert!(most.resident - before.resident <= bound, "more than docs/fleet-reference.md states: {bound}");
         let flows = stuck.join_all().await;
         relay.resource_use().print("ten seconds later", &before);
         assert_eq!(flows.len(), flows_in_all);

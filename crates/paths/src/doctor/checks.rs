@@ -85,7 +85,7 @@ fn check_sysctl_access(facts: &HostFacts) -> Option<Finding> {
             return Finding::note(
                 NAME,
                 "settings below /proc/sys/net cannot be written here; those that a run must have are there",
-                "for links that join late, have the host set net.ipv4.tcp_rmem, too (docs/paths.md)",
+                "for links that join late, have the host set net.ipv4.tcp_rmem, too (docs/paths-reference.md)",
             );
         }
         Finding::blocks(

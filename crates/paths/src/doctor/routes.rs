@@ -153,7 +153,7 @@ fn check_usable_links(facts: &HostFacts) -> Finding {
         return Finding::blocks(
             "links",
             format!("the configuration names {name}, and there is no such interface"),
-            format!("`marline links` lists those there are; in `later` of [paths], {name} is waited for"),
+            format!("`marline links` lists those there are; in `optional-links` of [paths], {name} is waited for"),
         );
     }
     let is_usable = |interface: &&Interface| match &interface.usability {
